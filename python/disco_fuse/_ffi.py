@@ -1,0 +1,18 @@
+"""Loads the C++ library once; the rest of the package looks its functions up here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+from tvm_ffi.libinfo import load_lib_ctypes
+
+_LIBRARY = load_lib_ctypes(
+    "disco-fuse", "disco_fuse", "RTLD_LOCAL", extra_lib_paths=[Path(__file__).parent / "lib"]
+)
+
+
+def function(name: str) -> Any:
+    """The C++ function registered as ``disco_fuse.<name>``."""
+    return tvm_ffi.get_global_func(f"disco_fuse.{name}")
