@@ -1,0 +1,49 @@
+# make demo | build | test | test-all | lint | format | clean
+# Each target alone is enough on a fresh clone: Python 3.11 and a C++ compiler, the rest from pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CPP_BUILD := build/cpp
+CPP_SOURCES := $(shell find src tests/cpp -name '*.cc' -o -name '*.h')
+CMAKE_FILES := CMakeLists.txt $(shell find src cmake tests/cpp -name 'CMakeLists.txt' -o -name '*.cmake')
+# torch by exact pin: any other request may bring a CUDA build of several gigabytes.
+TOOLS := torch==2.13.0 apache-tvm-ffi==0.1.14.post1 scikit-build-core==1.1.2 cmake==4.4.5 ninja==1.13.2
+
+.PHONY: demo build test test-cpp test-python test-all lint format clean
+
+demo: build
+	$(BIN)/python tutorials/quickstart.py
+
+build: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml $(CMAKE_FILES) $(CPP_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TOOLS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation -e '.[torch,mpi,dev]'
+	touch $@
+
+test: test-cpp test-python
+
+test-cpp: build
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cpp/run.sh $(CPP_BUILD)
+
+test-python: build
+	$(BIN)/python -m pytest -m 'not models and not slow and not bench'
+
+test-all: test-cpp
+	$(BIN)/python -m pytest
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
+
+format: build
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_SOURCES)
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,66 @@
+"""Lowers a training module to the form DisCoFuse decides on.
+
+Input: relax operators. Output: one dataflow block of ``call_tir``, library calls and allreduces,
+every PrimFunc annotated with its fusion pattern -- the form in which TVM's own FuseOps works too.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from disco_fuse.bindings import ALLREDUCE_OP
+from disco_fuse.kernels.library import DispatchMatmul
+
+
+def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm.IRModule:
+    """Legalise and annotate ``mod``.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A module whose ``main`` is one dataflow block; already legalised parts are kept.
+    target : tvm.target.Target
+        Legalisation depends on it: IR legalised for a CPU keeps serial scatters on a GPU.
+    library : bool
+        Dispatch matmul to the BLAS library; the caller knows whether it is there.
+
+    Returns
+    -------
+    tvm.IRModule
+        ``call_tir``, ``call_dps_packed`` and ``R.ccl.allreduce`` only.
+
+    Raises
+    ------
+    ValueError
+        ``main`` is missing or is not one dataflow block.
+    """
+    check_single_dataflow_block(mod)
+    passes = [DispatchMatmul()] if library else []
+    passes += [
+        relax.transform.LegalizeOps(skip_ops=[ALLREDUCE_OP]),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:
+    """The ``main`` function of ``mod``; ValueError unless its body is exactly one dataflow block."""
+    main = next(
+        (f for gv, f in mod.functions.items() if gv.name_hint == "main"),
+        None,
+    )
+    if not isinstance(main, relax.Function):
+        names = sorted(gv.name_hint for gv, _ in mod.functions.items())
+        raise ValueError(f"module has no relax function 'main'; it has {names}")
+    body = main.body
+    if not isinstance(body, relax.SeqExpr):
+        raise ValueError(f"main must be one dataflow block, but its body is {type(body).__name__}")
+    blocks = [block for block in body.blocks if len(block.bindings) > 0]
+    kinds = [type(block).__name__ for block in blocks]
+    if kinds != ["DataflowBlock"]:
+        raise ValueError(f"main must be exactly one dataflow block, but it consists of {kinds}")
+    return main
+

@@ -1,0 +1,188 @@
+"""A plan: one folder with the compiled step and everything said about it.
+
+    plan.json   what was decided, for which module, by which cost model, with which versions
+    step.so     the compiled step that every rank loads
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from disco_fuse import __version__
+from disco_fuse.apply import apply
+from disco_fuse.build import build
+from disco_fuse.extract import Extraction
+from disco_fuse.graph import OpGraph
+from disco_fuse.strategy import Strategy
+
+SCHEMA_VERSION = 1
+PLAN_FILE = "plan.json"
+STEP_FILE = "step.so"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Name, shape and dtype of one input of the step."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything of plan.json.
+
+    Attributes
+    ----------
+    name : str
+        Of the strategy: "disco_fuse", "ddp", ...
+    model, target : str
+    world_size : int
+        The world size it was optimised for.
+    cost_model : dict
+        ``name`` and ``digest`` of the model that priced the kernels.
+    graph_digest : str
+        Of the OpGraph; a strategy means nothing for another graph.
+    strategy : dict
+        As :meth:`Strategy.to_json` writes it.
+    num_inputs : int
+        The first ``num_inputs`` of ``tensors`` are the batch; the rest is state, updated in place.
+    tensors : tuple of TensorSpec
+        Arguments of the step, in order.
+    num_kernels, num_allreduces : int
+        Launches and AllReduces of one step, counted in the compiled module.
+    predicted : dict
+        ``makespan_us``, ``compute_us``, ``allreduce_us``, ``overlap`` of the simulation.
+    step_sha256 : str
+        Of step.so.
+    versions : dict
+        Package -> version.
+    """
+
+    name: str
+    model: str
+    target: str
+    world_size: int
+    cost_model: Mapping[str, str]
+    graph_digest: str
+    strategy: Mapping[str, Any]
+    num_inputs: int
+    tensors: tuple[TensorSpec, ...]
+    num_kernels: int
+    num_allreduces: int
+    predicted: Mapping[str, float]
+    step_sha256: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def digest(self) -> str:
+        """Hash of the whole plan; ranks compare it before the first step."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def strategy_for(self, graph: OpGraph) -> Strategy:
+        """The strategy, re-applied without searching; ValueError if it is for another graph."""
+        if graph.digest != self.graph_digest:
+            raise ValueError(
+                f"plan {self.name!r} is for another module: its graph is {self.graph_digest}, "
+                f"this module's is {graph.digest}"
+            )
+        return Strategy.from_json(graph, self.strategy)
+
+
+def write_plan(
+    folder: Path,
+    *,
+    name: str,
+    model: str,
+    mod: tvm.IRModule,
+    extraction: Extraction,
+    strategy: Strategy,
+    target: tvm.target.Target,
+    world_size: int,
+    cost_model: Mapping[str, str],
+    predicted: Mapping[str, float],
+) -> Plan:
+    """Apply ``strategy`` to the lowered ``mod``, compile it and write the plan folder."""
+    main = mod["main"]
+    built = build(apply(mod, extraction, strategy), target)
+    folder.mkdir(parents=True, exist_ok=True)
+    step = folder / STEP_FILE
+    built.executable.export_library(str(step))
+    plan = Plan(
+        name=name,
+        model=model,
+        target=str(target),
+        world_size=world_size,
+        cost_model=dict(cost_model),
+        graph_digest=extraction.graph.digest,
+        strategy=strategy.to_json(),
+        num_inputs=int(main.attrs["num_input"]),
+        tensors=tuple(_tensor_spec(param) for param in main.params),
+        num_kernels=built.num_kernels,
+        num_allreduces=built.num_allreduces,
+        predicted=dict(predicted),
+        step_sha256=_sha256(step),
+        versions={
+            "disco-fuse": __version__,
+            "apache-tvm": tvm.__version__,
+            "apache-tvm-ffi": tvm_ffi.__version__,
+        },
+    )
+    temporary = folder / (PLAN_FILE + ".tmp")
+    temporary.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / PLAN_FILE)
+    return plan
+
+
+def load_plan(folder: Path) -> Plan:
+    """Read and check a plan folder.
+
+    A plan is code: load it only from where you would also run a program from.
+
+    Raises
+    ------
+    ValueError
+        A file is missing or damaged, or the plan has another schema version.
+    """
+    path = folder / PLAN_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a plan: {error}") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
+    try:
+        tensors = tuple(
+            TensorSpec(name=t["name"], shape=tuple(t["shape"]), dtype=t["dtype"])
+            for t in data.pop("tensors")
+        )
+        plan = Plan(tensors=tensors, **data)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a complete plan: {error}") from error
+    step = folder / STEP_FILE
+    if not step.is_file():
+        raise ValueError(f"{step} is missing")
+    if _sha256(step) != plan.step_sha256:
+        raise ValueError(f"{step} is not the file that {path} describes: its hash differs")
+    return plan
+
+
+def _tensor_spec(param: Any) -> TensorSpec:
+    shape = tuple(int(extent) for extent in param.ty.shape.values)
+    return TensorSpec(name=param.name, shape=shape, dtype=str(param.ty.dtype.dtype))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,175 @@
+"""Times every distinct op of a graph on this machine, with the project's own schedules.
+
+Each kernel runs on several sets of buffers in turn, together larger than a core's private cache,
+because in a training step a kernel's inputs were written by others and rarely wait in L1.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+
+from disco_fuse.bindings import call_inputs, dtype_name, is_op, packed_name, static_shape
+from disco_fuse.extract import Extraction
+from disco_fuse.graph import OpKind
+from disco_fuse.kernels.cpu import ScheduleCPU
+from disco_fuse.profile.database import ProfileDatabase, Sample
+
+_ROTATION_BYTES = 4 * 2**20
+_MAX_BUFFER_SETS = 16
+_TIME_PER_KERNEL_S = 0.05
+_MIN_REPEATS = 5
+_MAX_REPEATS = 200
+
+Progress = Callable[[int, int, str], None]
+
+
+def environment_key(target: tvm.target.Target) -> str:
+    """Everything beside its signature that the time of a kernel depends on."""
+    return f"{_processor()}; {target}; tvm {tvm.__version__}"
+
+
+def profile_ops(
+    mod: tvm.IRModule,
+    extraction: Extraction,
+    target: tvm.target.Target,
+    database: ProfileDatabase,
+    progress: Progress | None = None,
+) -> NDArray[np.float64]:
+    """Time of every op of the graph alone, without launch overhead.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The lowered module that ``extraction`` was read from.
+    progress : callable, optional
+        Called as ``progress(done, total, name)`` after each measured op.
+
+    Returns
+    -------
+    ndarray of float64, shape [num_ops]
+        Microseconds; zero for AllReduce ops, which a cluster's AllReduceModel prices.
+    """
+    ops = extraction.graph.ops
+    environment = environment_key(target)
+    first: dict[str, int] = {}
+    for op_id, op in enumerate(ops):
+        if op.kind != OpKind.ALLREDUCE:
+            first.setdefault(op.signature, op_id)
+    known = database.load(environment, first)
+    missing = {signature: op for signature, op in first.items() if signature not in known}
+    kernels = {s: op for s, op in missing.items() if ops[op].kind == OpKind.COMPUTE}
+    compiled = _compile(mod, extraction, list(kernels.values()), target)
+    for done, (signature, op_id) in enumerate(missing.items(), start=1):
+        call = extraction.bindings[op_id].value
+        types = [arg.ty for arg in call_inputs(call) if hasattr(arg.ty, "shape")]
+        out_types = _flat(extraction.bindings[op_id].var.ty)
+        if op_id in compiled:
+            sample = _time_kernel(*compiled[op_id], types + out_types)
+        else:
+            sample = _time_packed(call, out_types)
+        database.store(environment, {signature: sample})
+        known[signature] = sample
+        if progress is not None:
+            progress(done, len(missing), ops[op_id].name)
+    times = [0.0 if o.kind == OpKind.ALLREDUCE else known[o.signature].median_us for o in ops]
+    return np.array(times, dtype=np.float64)
+
+
+def _compile(
+    mod: tvm.IRModule, extraction: Extraction, ops: list[int], target: tvm.target.Target
+) -> dict[int, tuple[Any, str]]:
+    """(library, function name) of every op, all compiled in one module."""
+    functions = {}
+    for op in ops:
+        name = f"op_{op}"
+        func = mod[extraction.bindings[op].value.args[0]]
+        functions[name] = func.with_attr("global_symbol", name)
+    if not functions:
+        return {}
+    with target:
+        library = tvm.compile(ScheduleCPU()(tvm.IRModule(functions)), target=target)
+    return {op: (library, f"op_{op}") for op in ops}
+
+
+def _time_kernel(library: Any, name: str, types: list[Any]) -> Sample:
+    sets = _buffer_sets(types)
+    evaluate = library.mod.time_evaluator(name, tvm.cpu(), number=1)
+    return _repeat(lambda i: float(evaluate(*sets[i % len(sets)]).mean) * 1e6)
+
+
+def _time_packed(call: Any, out_types: list[Any]) -> Sample:
+    function = tvm.get_global_func(packed_name(call))
+    arguments = call_inputs(call)
+    types = [arg.ty for arg in arguments if hasattr(arg.ty, "dtype")]
+    sets = _buffer_sets(types + out_types)
+
+    def run(i: int) -> float:
+        buffers = list(sets[i % len(sets)])
+        full = [buffers.pop(0) if hasattr(a.ty, "dtype") else _plain(a) for a in arguments]
+        begin = time.perf_counter()
+        function(*full, *buffers)
+        return (time.perf_counter() - begin) * 1e6
+
+    return _repeat(run)
+
+
+def _repeat(run: Callable[[int], float]) -> Sample:
+    """Run once to warm up, then until the time for one kernel is used up."""
+    run(0)
+    times: list[float] = []
+    end = time.perf_counter() + _TIME_PER_KERNEL_S
+    while len(times) < _MIN_REPEATS or (
+        len(times) < _MAX_REPEATS and time.perf_counter() < end
+    ):
+        times.append(run(len(times)))
+    p10, median, p90 = (float(p) for p in np.percentile(times, [10, 50, 90]))
+    return Sample(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times))
+
+
+def _buffer_sets(types: list[Any]) -> list[list[Any]]:
+    size = sum(math.prod(static_shape(ty)) * np.dtype(dtype_name(ty)).itemsize for ty in types)
+    count = min(_MAX_BUFFER_SETS, max(2, _ROTATION_BYTES // max(1, size)))
+    rng = np.random.default_rng(0)
+    return [[_buffer(ty, rng) for ty in types] for _ in range(count)]
+
+
+def _buffer(ty: Any, rng: np.random.Generator) -> Any:
+    """Normal floats; zeros for everything else, which is a valid index everywhere."""
+    dtype, shape = np.dtype(dtype_name(ty)), static_shape(ty)
+    if dtype.kind == "f":
+        return tvm.runtime.tensor(rng.standard_normal(shape).astype(dtype))
+    return tvm.runtime.tensor(np.zeros(shape, dtype))
+
+
+def _flat(ty: Any) -> list[Any]:
+    return list(ty.fields) if hasattr(ty, "fields") else [ty]
+
+
+def _plain(expr: Any) -> Any:
+    """A shape or integer argument as the VM would pass it."""
+    if hasattr(expr, "values"):
+        return tvm.runtime.ShapeTuple([int(v) for v in expr.values])
+    return int(expr.value)
+
+
+def _processor() -> str:
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,87 @@
+"""``relax.transform.DisCoFuse``: joint op fusion and tensor fusion as one Relax pass.
+
+It stands where FuseOps stands. In: a training step or any other module whose main is one dataflow
+block. Out: private functions with attribute ``Primitive`` for FuseTIR, bucketed AllReduces as
+start/wait pairs, a fixed order.
+
+    mod = tvm.transform.Sequential([DisCoFuse(), relax.transform.FuseTIR()])(mod)
+"""
+
+from __future__ import annotations
+
+import logging
+
+import tvm
+
+from disco_fuse.apply import apply
+from disco_fuse.config import DEFAULT_CLUSTER, ClusterSpec, SearchConfig
+from disco_fuse.cost_model import CostModel, RooflineCostModel
+from disco_fuse.extract import extract
+from disco_fuse.insert import InsertAllReduce
+from disco_fuse.lower import lower
+from disco_fuse.search import search
+
+DEFAULT_SEARCH = SearchConfig(max_steps=20_000)
+DEFAULT_TARGET = "llvm"
+
+_logger = logging.getLogger(__name__)
+
+
+def DisCoFuse(  # noqa: N802 - the name of a TVM pass
+    *,
+    cluster: ClusterSpec = DEFAULT_CLUSTER,
+    cost_model: CostModel | None = None,
+    search_config: SearchConfig = DEFAULT_SEARCH,
+    target: tvm.target.Target | str | None = None,
+    library: bool = False,
+) -> tvm.transform.Pass:
+    """Fuse ops and gradients jointly.
+
+    Gradients are known where the attribute ``disco_fuse.gradients`` of main names them, or where
+    ``R.ccl.allreduce`` calls are there already. Without any, this is an op-fusion pass.
+
+    Parameters
+    ----------
+    cluster : ClusterSpec
+        Device and network to optimise for; by default :data:`disco_fuse.config.DEFAULT_CLUSTER`.
+    cost_model : CostModel, optional
+        Prices fused kernels. By default the roofline of ``cluster.device``, which depends on
+        nothing but the graph, so that a seed means the same plan on every machine.
+    search_config : SearchConfig
+        By default seed 0 and at most 20,000 candidates.
+    target : Target or str, optional
+        By default ``Target.current()``, and "llvm" where there is none.
+    library : bool
+        Call the BLAS library of torch for matmuls; the pass does not look whether it is there.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass; the input module is not changed.
+
+    Raises
+    ------
+    ValueError
+        From the pass: main is not one dataflow block, has dynamic shapes or binds something else
+        than kernels.
+    """
+    if target is not None and not isinstance(target, tvm.target.Target):
+        target = tvm.target.Target(target)
+
+    @tvm.transform.module_pass(opt_level=0, name="DisCoFuse")
+    def transform(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        used = target or tvm.target.Target.current(allow_none=True)
+        used = used or tvm.target.Target(DEFAULT_TARGET)
+        lowered = lower(InsertAllReduce()(mod), used, library=library)
+        extraction = extract(lowered)
+        model = cost_model or RooflineCostModel(cluster.device)
+        result = search(extraction.graph, model, cluster, search_config)
+        _logger.info(
+            "DisCoFuse: makespan %.0f -> %.0f us (%s)",
+            result.initial_makespan_us,
+            result.makespan_us,
+            result.stop_reason,
+        )
+        return apply(lowered, extraction, result.best)
+
+    return transform
