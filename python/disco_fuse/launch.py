@@ -1,0 +1,167 @@
+"""Starts the ranks of a job with ``mpirun``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# One thread per rank: the ranks share the cores, and kernels are compiled for one.
+# Running as root is refused by Open MPI unless both variables say otherwise (containers).
+_RANK_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TVM_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+_GRACE_S = 2.0
+
+
+def find_mpirun() -> Path:
+    """The ``mpirun`` beside this interpreter (the wheel's), else the first one on the path.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    """
+    beside = Path(sys.executable).parent / "mpirun"
+    if beside.exists():
+        return beside
+    found = shutil.which("mpirun")
+    if found is None:
+        raise FileNotFoundError(
+            f"no mpirun in {beside.parent} nor on the path: install the extra disco-fuse[mpi]"
+        )
+    return Path(found)
+
+
+def mpirun_command(
+    program_args: Sequence[str],
+    num_ranks: int,
+    *,
+    hosts: Mapping[str, int] | None = None,
+    oversubscribe: bool = False,
+    mpirun_args: Sequence[str] = (),
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs a Python program on `num_ranks` ranks.
+
+    Parameters
+    ----------
+    program_args
+        Arguments of the Python interpreter: a script and its own arguments, or ``-m module ...``.
+    num_ranks
+        Number of ranks. One runs without ``mpirun``: use :func:`disco_fuse.runtime.loopback`.
+    hosts
+        Host names and how many ranks each takes; this host alone if None. The interpreter must
+        have the same path on all of them.
+    oversubscribe
+        Allow more ranks than cores on this host (tests; timings mean nothing then).
+    mpirun_args
+        More options for ``mpirun``, e.g. the network interface.
+
+    Returns
+    -------
+    argv, env
+        The command and the variables to add to the environment.
+
+    Raises
+    ------
+    ValueError
+        If `num_ranks` is outside the allowed range.
+    FileNotFoundError
+        If more than one rank is asked for and there is no ``mpirun``.
+    """
+    slots = sum(hosts.values()) if hosts else (os.cpu_count() or 1)
+    if num_ranks < 1 or (num_ranks > slots and not oversubscribe):
+        limit = "" if oversubscribe else f" to {slots}"
+        hint = "" if num_ranks < 1 else "; oversubscribe=True allows more ranks than cores"
+        raise ValueError(f"num_ranks is {num_ranks}; allowed: 1{limit}{hint}")
+    program = [sys.executable, *program_args]
+    env = dict(_RANK_ENVIRONMENT)
+    if num_ranks == 1:
+        return program, env
+    argv = [str(find_mpirun()), "-n", str(num_ranks)]
+    # Binding would put all ranks of a container with shared cores on the first one.
+    argv += ["--bind-to", "none"]
+    if hosts:
+        argv += ["--host", ",".join(f"{host}:{count}" for host, count in hosts.items())]
+    if oversubscribe or not hosts:
+        # mpirun counts cores its own way (not hardware threads); we have counted already.
+        argv += ["--map-by", ":OVERSUBSCRIBE"]
+    for name in _RANK_ENVIRONMENT:
+        argv += ["-x", name]
+    return [*argv, *mpirun_args, *program], env
+
+
+def run(
+    program_args: Sequence[str],
+    num_ranks: int,
+    *,
+    timeout_s: float | None = None,
+    capture: bool = False,
+    hosts: Mapping[str, int] | None = None,
+    oversubscribe: bool = False,
+    mpirun_args: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on `num_ranks` ranks and wait for it.
+
+    Parameters
+    ----------
+    program_args, num_ranks, hosts, oversubscribe, mpirun_args
+        As for :func:`mpirun_command`.
+    timeout_s
+        Seconds after which all ranks are ended.
+    capture
+        Whether to return the output instead of passing it through.
+
+    Raises
+    ------
+    subprocess.TimeoutExpired
+        After `timeout_s`, with the output so far. No process of the job is left, neither then nor
+        after Ctrl-C.
+    """
+    argv, added = mpirun_command(
+        program_args,
+        num_ranks,
+        hosts=hosts,
+        oversubscribe=oversubscribe,
+        mpirun_args=mpirun_args,
+    )
+    pipe = subprocess.PIPE if capture else None
+    # The ranks inherit the caller's environment, as children do; nothing is read from it here.
+    # A session of its own: all processes of the job can be signalled, and only they.
+    with subprocess.Popen(
+        argv,
+        env={**os.environ, **added},
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except BaseException:
+            _end_group(process)
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End a process and all it started: politely, so that mpirun cleans up, then by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            continue

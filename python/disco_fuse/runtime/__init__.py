@@ -1,0 +1,21 @@
+"""Communication of a compiled training step: communicators, sessions and their records."""
+
+from __future__ import annotations
+
+from disco_fuse.runtime.communicator import Communicator, loopback, mpi
+from disco_fuse.runtime.events import EventKind, StepEvents
+from disco_fuse.runtime.guards import abort_on_error, check_same
+from disco_fuse.runtime.measure import measure_allreduce
+from disco_fuse.runtime.session import Session
+
+__all__ = [
+    "Communicator",
+    "EventKind",
+    "Session",
+    "StepEvents",
+    "abort_on_error",
+    "check_same",
+    "loopback",
+    "measure_allreduce",
+    "mpi",
+]

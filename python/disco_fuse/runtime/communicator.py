@@ -1,0 +1,151 @@
+"""Communicators: all ranks of one job, behind one class whatever carries the messages."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from disco_fuse import _ffi
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+class Communicator:
+    """The ranks of one job and the thread that moves their gradients.
+
+    Create one with :func:`loopback` or :func:`mpi`. All ranks make the same calls in the same
+    order. After a failed AllReduce or broadcast every later one fails too.
+
+    Parameters
+    ----------
+    handle
+        The C++ communicator.
+    control
+        An mpi4py communicator for everything but gradients, or None for the only rank of a job.
+    """
+
+    def __init__(self, handle: Any, control: Any | None) -> None:
+        self._handle = handle
+        self._control = control
+        self.rank: int = 0 if control is None else control.Get_rank()
+        self.world_size: int = 1 if control is None else control.Get_size()
+        # Also runs at interpreter exit, before mpi4py finalises MPI: the thread must be gone then.
+        self._close = weakref.finalize(self, _ffi.function("runtime.close"), handle)
+
+    @property
+    def handle(self) -> Any:
+        """The C++ communicator."""
+        return self._handle
+
+    def close(self) -> None:
+        """End the communication thread; a collective under way fails. Idempotent."""
+        self._close()
+
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        if self._control is not None:
+            self._control.Barrier()
+
+    def allgather(self, value: Any) -> list[Any]:
+        """The (picklable) `value` of every rank, in rank order, on every rank."""
+        return [value] if self._control is None else list(self._control.allgather(value))
+
+    def abort(self, exit_code: int) -> None:
+        """End all ranks at once. A single rank of its own job raises SystemExit instead."""
+        if self._control is None:
+            raise SystemExit(exit_code)
+        self._control.Abort(exit_code)
+
+    def broadcast(self, arrays: Sequence[Any], root: int = 0) -> None:
+        """Overwrite `arrays` on every rank by those of rank `root`.
+
+        Parameters
+        ----------
+        arrays
+            Contiguous CPU arrays (numpy or anything with DLPack) of the same shapes and dtypes,
+            in the same order, on every rank.
+        root
+            The rank whose values count.
+
+        Raises
+        ------
+        ValueError
+            If `root` is no rank, or the arrays' shapes or dtypes differ between ranks.
+        """
+        if not 0 <= root < self.world_size:
+            raise ValueError(f"root is {root}; allowed: 0 to {self.world_size - 1}")
+        layout = [(tuple(int(d) for d in a.shape), str(a.dtype)) for a in arrays]
+        for rank, other in enumerate(self.allgather(layout)):
+            if other != layout:
+                raise ValueError(
+                    f"rank {rank} broadcasts arrays {_first_difference(other, layout)} "
+                    f"of rank {self.rank}"
+                )
+        move = _ffi.function("runtime.broadcast")
+        for index, array in enumerate(arrays):
+            move(self._handle, array, index, root)
+
+    def helper_cpu_us(self) -> float:
+        """Processor time that the communication thread has used so far, in microseconds."""
+        return int(_ffi.function("runtime.helper_cpu_ns")(self._handle)) / 1e3
+
+
+def _first_difference(theirs: list[Any], mine: list[Any]) -> str:
+    if len(theirs) != len(mine):
+        return f"({len(theirs)} of them) unlike the {len(mine)}"
+    index = next(i for i, (a, b) in enumerate(zip(theirs, mine, strict=True)) if a != b)
+    return f"with number {index} as {theirs[index]} unlike the {mine[index]}"
+
+
+def loopback() -> Communicator:
+    """The communicator of a job with one rank: averages are the values themselves."""
+    return Communicator(_ffi.function("runtime.loopback")(), None)
+
+
+def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
+    """A communicator over MPI, for ranks started by ``mpirun``. All ranks call this together.
+
+    Gradients travel by an AllReduce of our own over MPI's non-blocking messages, driven by one
+    thread that sleeps while nothing arrives.
+
+    Parameters
+    ----------
+    comm
+        An mpi4py intra-communicator; ``MPI.COMM_WORLD`` if None. It is duplicated.
+    timeout_s
+        Seconds without any progress after which an AllReduce gives up.
+
+    Raises
+    ------
+    ImportError
+        If mpi4py is not installed.
+    RuntimeError
+        If MPI was not initialised for several threads.
+    ValueError
+        If `timeout_s` is not a positive number.
+    """
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ValueError(f"timeout_s is {timeout_s}; allowed: a positive number of seconds")
+    from mpi4py import MPI
+
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        raise RuntimeError(
+            f"MPI was initialised with thread level {MPI.Query_thread()}, but the communication "
+            f"thread needs MPI_THREAD_MULTIPLE ({MPI.THREAD_MULTIPLE}): leave "
+            "mpi4py.rc.thread_level at 'multiple' before mpi4py.MPI is imported"
+        )
+    control = (MPI.COMM_WORLD if comm is None else comm).Dup()
+    gradients = control.Dup()
+    for duplicate in (control, gradients):
+        duplicate.Set_errhandler(MPI.ERRORS_RETURN)
+    handle = _ffi.function("runtime.mpi")(
+        MPI.__file__,
+        MPI._handleof(gradients),
+        MPI._handleof(MPI.BYTE),
+        gradients.Get_rank(),
+        gradients.Get_size(),
+        timeout_s,
+    )
+    return Communicator(handle, control)

@@ -1,0 +1,247 @@
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/memory.h>
+#include <tvm/ffi/optional.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/string.h>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "runtime/communication_thread.h"
+#include "runtime/mpi_communicator.h"
+#include "runtime/session.h"
+
+namespace disco_fuse::runtime {
+
+namespace ffi = tvm::ffi;
+
+namespace {
+
+/*! \brief Runs `body`, turning the core's exceptions into those Python sees. */
+template <typename Body>
+auto Translate(Body&& body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& error) {
+    TVM_FFI_THROW(ValueError) << error.what();
+  } catch (const std::runtime_error& error) {
+    TVM_FFI_THROW(RuntimeError) << error.what();
+  }
+  TVM_FFI_UNREACHABLE();
+}
+
+void CheckInterruptOfPython() {
+  if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
+}
+
+TensorSpan ToSpan(const ffi::TensorView& tensor) {
+  TVM_FFI_CHECK(tensor.device().device_type == kDLCPU, ValueError)
+      << "the tensor is on device type " << tensor.device().device_type
+      << "; this transport moves host memory (kDLCPU)";
+  TVM_FFI_CHECK(tensor.IsContiguous(), ValueError) << "the tensor is not contiguous";
+  const DLDataType dtype = tensor.dtype();
+  TVM_FFI_CHECK(dtype.code == kDLFloat && dtype.lanes == 1 && (dtype.bits == 32 || dtype.bits == 64),
+                TypeError)
+      << "the tensor is of " << ffi::DLDataTypeToString(dtype) << "; float32 or float64 is needed";
+  return {static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(), tensor.numel(),
+          dtype.bits == 32 ? DataType::kFloat32 : DataType::kFloat64};
+}
+
+}  // namespace
+
+class CommunicatorObj : public ffi::Object {
+ public:
+  explicit CommunicatorObj(std::unique_ptr<Communicator> communicator)
+      : thread(std::make_shared<CommunicationThread>(std::move(communicator))) {}
+
+  std::shared_ptr<CommunicationThread> thread;
+
+  static constexpr bool _type_mutable = true;
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("disco_fuse.runtime.Communicator", CommunicatorObj,
+                                    ffi::Object);
+};
+
+class CommunicatorRef : public ffi::ObjectRef {
+ public:
+  explicit CommunicatorRef(std::unique_ptr<Communicator> communicator)
+      : ObjectRef(ffi::make_object<CommunicatorObj>(std::move(communicator))) {}
+  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NOTNULLABLE(CommunicatorRef, ffi::ObjectRef, CommunicatorObj);
+};
+
+class SessionObj : public ffi::Object {
+ public:
+  SessionObj(const CommunicatorRef& communicator, int64_t max_events)
+      : session(communicator->thread, max_events) {}
+
+  Session session;
+  std::vector<TensorSpan> arguments;  // of the call under way; kept for its memory
+
+  static constexpr bool _type_mutable = true;
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("disco_fuse.runtime.Session", SessionObj, ffi::Object);
+};
+
+class SessionRef : public ffi::ObjectRef {
+ public:
+  SessionRef(const CommunicatorRef& communicator, int64_t max_events)
+      : ObjectRef(ffi::make_object<SessionObj>(communicator, max_events)) {}
+  TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(SessionRef, ffi::ObjectRef, SessionObj);
+};
+
+namespace {
+
+/*! \brief The session whose buckets this thread's compiled steps mean. */
+SessionRef& CurrentSession() {
+  thread_local SessionRef session{ffi::ObjectPtr<SessionObj>(nullptr)};
+  return session;
+}
+
+SessionObj* RequireSession(const char* function) {
+  const SessionRef& session = CurrentSession();
+  TVM_FFI_CHECK(session.defined(), RuntimeError)
+      << function << " needs a session on the thread that runs the step, and there is none; "
+      << "run the step inside `with session.step():` of a disco_fuse.runtime.Session";
+  return const_cast<SessionObj*>(session.get());
+}
+
+/*! \brief (bucket, tensor...) of a packed call; the spans go into the session's own vector. */
+int64_t ReadArguments(const char* function, ffi::PackedArgs args, SessionObj* session) {
+  TVM_FFI_CHECK(args.size() >= 2, TypeError)
+      << function << " takes a bucket and at least one tensor, got " << args.size()
+      << " arguments";
+  session->arguments.clear();
+  for (int i = 1; i < args.size(); ++i) {
+    session->arguments.push_back(ToSpan(args[i].cast<ffi::TensorView>()));
+  }
+  return args[0].cast<int64_t>();
+}
+
+void AllReduceStart(ffi::PackedArgs args, ffi::Any*) {
+  constexpr const char* kName = "disco_fuse.runtime.allreduce_start";
+  SessionObj* self = RequireSession(kName);
+  const int64_t bucket = ReadArguments(kName, args, self);
+  Translate([&] { self->session.Start(bucket, self->arguments); });
+}
+
+void AllReduceWait(ffi::PackedArgs args, ffi::Any*) {
+  constexpr const char* kName = "disco_fuse.runtime.allreduce_wait";
+  SessionObj* self = RequireSession(kName);
+  const int64_t bucket = ReadArguments(kName, args, self);
+  Translate([&] { self->session.Wait(bucket, self->arguments, CheckInterruptOfPython); });
+}
+
+/*! \brief A Relax VM instrument: (function, name, before_run, return value, arguments...). */
+void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
+  SessionObj* self = RequireSession("disco_fuse.runtime.record_kernel");
+  const auto name = args[1].cast<ffi::String>();
+  for (const char* prefix : {"vm.builtin.", "disco_fuse.runtime."}) {
+    if (std::strncmp(name.data(), prefix, std::strlen(prefix)) == 0) return;
+  }
+  if (args[2].cast<bool>()) {
+    self->session.BeginKernel();
+  } else {
+    self->session.FinishKernel(name.c_str());
+  }
+}
+
+CommunicatorRef CreateMpi(const ffi::String& library_path, uint64_t comm, uint64_t byte_type,
+                          int64_t rank, int64_t world_size, double timeout_s) {
+  return Translate([&] {
+    MpiLink link{MpiApi::Find(library_path),
+                 static_cast<MpiHandle>(comm),
+                 static_cast<MpiHandle>(byte_type),
+                 static_cast<int>(rank),
+                 static_cast<int>(world_size),
+                 std::chrono::duration_cast<std::chrono::nanoseconds>(
+                     std::chrono::duration<double>(timeout_s))};
+    return CommunicatorRef(std::make_unique<MpiCommunicator>(link));
+  });
+}
+
+void Broadcast(const CommunicatorRef& communicator, const ffi::TensorView& tensor, int64_t index,
+               int64_t root) {
+  TVM_FFI_CHECK(tensor.device().device_type == kDLCPU && tensor.IsContiguous(), ValueError)
+      << "broadcast needs contiguous host memory";
+  char* data = static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
+  const int64_t num_bytes = static_cast<int64_t>(
+      ffi::GetDataSize(static_cast<size_t>(tensor.numel()), tensor.dtype()));
+  CommunicationJob job([=](Communicator* run, const ProgressControl& control) {
+    run->Broadcast({"broadcast of array", index}, data, num_bytes, static_cast<int>(root), control);
+  });
+  // Not interruptible: the job lives in this frame.
+  Translate([&] {
+    communicator->thread->Submit(&job);
+    communicator->thread->Wait(&job, [] {});
+  });
+}
+
+/*! \brief Writes one row (kind, id, start_ns, finish_ns) per event; see num_events for the rows. */
+void CopyEvents(const SessionRef& session, const ffi::TensorView& rows) {
+  const std::vector<Event> events = Translate([&] { return session->session.Events(); });
+  TVM_FFI_CHECK(rows.numel() == static_cast<int64_t>(events.size()) * 4, ValueError)
+      << "the array has " << rows.numel() << " elements, not " << events.size() * 4;
+  auto* out = static_cast<int64_t*>(rows.data_ptr());
+  for (const Event& event : events) {
+    *out++ = static_cast<int64_t>(event.kind);
+    *out++ = event.id;
+    *out++ = event.start.count();
+    *out++ = event.finish.count();
+  }
+}
+
+ffi::Array<ffi::String> KernelNames(const SessionRef& session) {
+  ffi::Array<ffi::String> names;
+  for (const std::string& name : session->session.kernel_names()) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = tvm::ffi::reflection;
+  refl::ObjectDef<CommunicatorObj>();
+  refl::ObjectDef<SessionObj>();
+  refl::GlobalDef()
+      .def("disco_fuse.runtime.loopback",
+           [] { return CommunicatorRef(std::make_unique<LoopbackCommunicator>()); })
+      .def("disco_fuse.runtime.mpi", CreateMpi)
+      .def("disco_fuse.runtime.close", [](const CommunicatorRef& self) { self->thread->Close(); })
+      .def("disco_fuse.runtime.broadcast", Broadcast)
+      .def("disco_fuse.runtime.helper_cpu_ns",
+           [](const CommunicatorRef& self) { return self->thread->cpu_time().count(); });
+  refl::GlobalDef()
+      .def("disco_fuse.runtime.session",
+           [](const CommunicatorRef& communicator, int64_t max_events) {
+             return SessionRef(communicator, max_events);
+           })
+      .def("disco_fuse.runtime.begin_step",
+           [](const SessionRef& self) { Translate([&] { self->session.BeginStep(); }); })
+      .def("disco_fuse.runtime.finish_step",
+           [](const SessionRef& self) { Translate([&] { self->session.FinishStep(); }); })
+      .def("disco_fuse.runtime.swap_current_session",
+           [](SessionRef session) {
+             std::swap(session, CurrentSession());
+             return session;
+           })
+      .def("disco_fuse.runtime.num_events",
+           [](const SessionRef& self) {
+             return Translate(
+                 [&] { return static_cast<int64_t>(self->session.Events().size()); });
+           })
+      .def("disco_fuse.runtime.num_dropped_events",
+           [](const SessionRef& self) { return self->session.num_dropped(); })
+      .def("disco_fuse.runtime.copy_events", CopyEvents)
+      .def("disco_fuse.runtime.kernel_names", KernelNames);
+  refl::GlobalDef()
+      .def_packed("disco_fuse.runtime.allreduce_start", AllReduceStart)
+      .def_packed("disco_fuse.runtime.allreduce_wait", AllReduceWait)
+      .def_packed("disco_fuse.runtime.record_kernel", RecordKernel);
+}
+
+}  // namespace disco_fuse::runtime

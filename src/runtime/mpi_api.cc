@@ -1,0 +1,47 @@
+#include "runtime/mpi_api.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+namespace disco_fuse::runtime {
+
+namespace {
+
+// MPI_MAX_ERROR_STRING is 256 in Open MPI and 512 in MPICH.
+constexpr int kMaxErrorString = 1024;
+
+template <typename Function>
+void FindSymbol(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*function == nullptr) {
+    throw std::runtime_error(std::string("the MPI library has no function ") + name);
+  }
+}
+
+}  // namespace
+
+MpiApi MpiApi::Find(const std::string& library_path) {
+  void* library = dlopen(library_path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    throw std::runtime_error("not a loaded library: " + library_path);
+  }
+  MpiApi api{};
+  FindSymbol(library, "MPI_Isend", &api.isend);
+  FindSymbol(library, "MPI_Irecv", &api.irecv);
+  FindSymbol(library, "MPI_Test", &api.test);
+  FindSymbol(library, "MPI_Cancel", &api.cancel);
+  FindSymbol(library, "MPI_Error_string", &api.error_string);
+  // Never closed: the addresses must outlive every communicator, as mpi4py's own do.
+  return api;
+}
+
+void MpiApi::Check(int code, const char* function) const {
+  if (code == 0) return;
+  char text[kMaxErrorString] = "";
+  int length = 0;
+  error_string(code, text, &length);
+  throw std::runtime_error(std::string(function) + " failed: " + text);
+}
+
+}  // namespace disco_fuse::runtime

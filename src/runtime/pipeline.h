@@ -1,0 +1,100 @@
+#ifndef DISCO_FUSE_RUNTIME_PIPELINE_H_
+#define DISCO_FUSE_RUNTIME_PIPELINE_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/communicator.h"
+#include "runtime/mpi_api.h"
+
+namespace disco_fuse::runtime {
+
+/*! \brief Largest message, in bytes: small enough to overlap its reduction with the next one. */
+constexpr int64_t kChunkBytes = 256 * 1024;
+
+/*! \brief What happens to an arriving message. */
+enum class Arrival { kStore, kAdd, kAddThenScale };
+
+/*! \brief One message to the next rank. */
+struct Outgoing {
+  const char* data;
+  int64_t num_bytes;
+  int64_t after;  // the arrival that must have been handled before, or -1
+};
+
+/*! \brief One message from the previous rank. */
+struct Incoming {
+  char* data;
+  int64_t num_bytes;
+  int64_t after;  // the message that must have left before `data` is overwritten, or -1
+  Arrival arrival;
+};
+
+/*! \brief Two ordered streams of messages: one to a peer, one from a (maybe other) peer. */
+struct MessagePlan {
+  int to = 0;
+  int from = 0;
+  std::vector<Outgoing> outgoing;
+  std::vector<Incoming> incoming;
+  DataType dtype = DataType::kFloat32;
+  double scale = 1.0;
+};
+
+struct MpiLink {
+  MpiApi api;
+  MpiHandle comm;
+  MpiHandle byte_type;
+  int rank;
+  int world_size;
+  std::chrono::nanoseconds timeout;  // without any progress
+};
+
+/*!
+ * \brief Moves the messages of one plan at a time with a few of them in flight in each direction.
+ *
+ * MPI progresses only inside calls, so this polls; between fruitless polls it sleeps, because the
+ * core belongs to the kernels: a helper that spins eats what overlapping gains.
+ */
+class Pipeline {
+ public:
+  explicit Pipeline(const MpiLink& link);
+
+  /*!
+   * \brief Returns when every message of the plan has left and has been handled.
+   * \throws std::runtime_error when MPI fails, nothing moves for the link's timeout, or `control`
+   * says stop. The buffers of the plan may still be in MPI's hands then.
+   */
+  void Run(const CollectiveName& name, const MessagePlan& plan, const ProgressControl& control);
+
+ private:
+  static constexpr int64_t kWindow = 4;  // messages in flight in each direction
+
+  struct Cursor {
+    int64_t num_posted = 0;
+    int64_t num_done = 0;
+  };
+
+  bool PostIncoming(int tag, const MessagePlan& plan);
+  bool PostOutgoing(int tag, const MessagePlan& plan);
+  bool TakeIncoming(const MessagePlan& plan);
+  bool TakeOutgoing();
+  bool IsDone(MpiRequest* request);
+  void Pause(const CollectiveName& name, const MessagePlan& plan, const ProgressControl& control);
+  void CancelIncoming();
+
+  MpiLink link_;
+  Cursor sent_;
+  Cursor received_;
+  std::array<MpiRequest, kWindow> send_requests_;
+  std::array<MpiRequest, kWindow> receive_requests_;
+  std::unique_ptr<char[]> staging_;  // kWindow chunks: messages to be added
+  std::chrono::steady_clock::time_point last_progress_;
+  std::chrono::nanoseconds sleep_{0};
+};
+
+}  // namespace disco_fuse::runtime
+
+#endif  // DISCO_FUSE_RUNTIME_PIPELINE_H_

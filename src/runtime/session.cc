@@ -1,0 +1,161 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace disco_fuse::runtime {
+
+namespace {
+
+[[noreturn]] void ThrowInvalid(int64_t bucket, const std::string& reason) {
+  throw std::invalid_argument("bucket " + std::to_string(bucket) + ": " + reason);
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<CommunicationThread> thread, int64_t max_events)
+    : thread_(std::move(thread)),
+      step_begin_(std::chrono::steady_clock::now()),
+      main_log_(max_events),
+      allreduce_log_(max_events) {}
+
+Session::~Session() {
+  for (const auto& [id, bucket] : buckets_) {
+    // No waiting for peers here: a step that was left with buckets in flight has failed.
+    if (bucket.in_flight && !thread_->IsDone(*bucket.job)) {
+      thread_->Close();
+      return;
+    }
+  }
+}
+
+void Session::BeginStep() {
+  RequireNothingInFlight("begin");
+  main_log_.Clear();
+  allreduce_log_.Clear();
+  step_begin_ = std::chrono::steady_clock::now();
+}
+
+void Session::FinishStep() {
+  RequireNothingInFlight("finish");
+  main_log_.Add({EventKind::kStep, 0, std::chrono::nanoseconds(0), Now()});
+}
+
+void Session::RequireNothingInFlight(const char* action) const {
+  for (const auto& [id, bucket] : buckets_) {
+    if (bucket.in_flight) {
+      ThrowInvalid(id, std::string("started but not waited for; a step cannot ") + action +
+                           " before that");
+    }
+  }
+}
+
+Session::Bucket* Session::FindOrCreate(int64_t id) {
+  if (id < 0) ThrowInvalid(id, "the number of a bucket must be at least 0");
+  auto [iterator, created] = buckets_.try_emplace(id);
+  Bucket* bucket = &iterator->second;
+  if (created) {
+    bucket->job = std::make_unique<CommunicationJob>(
+        [this, id, bucket](Communicator* communicator, const ProgressControl& control) {
+          const auto start = Now();
+          communicator->AllReduce({"bucket", id}, bucket->data, bucket->count,
+                                  bucket->tensors.front().dtype, Reduction::kAverage, control);
+          allreduce_log_.Add({EventKind::kAllReduce, id, start, Now()});
+        });
+  }
+  return bucket;
+}
+
+void Session::Start(int64_t id, const std::vector<TensorSpan>& tensors) {
+  const auto start = Now();
+  if (tensors.empty()) ThrowInvalid(id, "has no tensors; at least one is needed");
+  for (const TensorSpan& tensor : tensors) {
+    if (tensor.dtype != tensors.front().dtype) {
+      ThrowInvalid(id, "mixes float32 and float64; the tensors of a bucket must have one dtype");
+    }
+  }
+  Bucket* bucket = FindOrCreate(id);
+  if (bucket->in_flight) ThrowInvalid(id, "started twice without a wait between");
+  bucket->tensors = tensors;
+  if (thread_->world_size() > 1) {  // alone, a tensor is its own average
+    Pack(bucket);
+    thread_->Submit(bucket->job.get());
+  }
+  bucket->in_flight = true;
+  main_log_.Add({EventKind::kStart, id, start, Now()});
+}
+
+void Session::Wait(int64_t id, const std::vector<TensorSpan>& tensors,
+                   CheckInterrupt check_interrupt) {
+  const auto start = Now();
+  const auto found = buckets_.find(id);
+  if (found == buckets_.end() || !found->second.in_flight) {
+    ThrowInvalid(id, "waited for but not started");
+  }
+  Bucket* bucket = &found->second;
+  if (bucket->tensors != tensors) ThrowInvalid(id, "waited for with other tensors than started");
+  if (thread_->world_size() > 1) {
+    try {
+      thread_->Wait(bucket->job.get(), check_interrupt);
+    } catch (...) {
+      // An interrupted wait leaves the bucket under way; a failed AllReduce is over.
+      bucket->in_flight = !thread_->IsDone(*bucket->job);
+      throw;
+    }
+    Unpack(*bucket);
+  }
+  bucket->in_flight = false;
+  main_log_.Add({EventKind::kWait, id, start, Now()});
+}
+
+void Session::Pack(Bucket* bucket) {
+  bucket->count = 0;
+  for (const TensorSpan& tensor : bucket->tensors) bucket->count += tensor.count;
+  if (bucket->tensors.size() == 1) {
+    bucket->data = bucket->tensors.front().data;
+    return;
+  }
+  const int64_t element_bytes = SizeOf(bucket->tensors.front().dtype);
+  const int64_t num_bytes = bucket->count * element_bytes;
+  if (num_bytes > bucket->capacity_bytes) {
+    bucket->buffer.reset(new char[num_bytes]);
+    bucket->capacity_bytes = num_bytes;
+  }
+  bucket->data = bucket->buffer.get();
+  char* target = bucket->buffer.get();
+  for (const TensorSpan& tensor : bucket->tensors) {
+    std::memcpy(target, tensor.data, tensor.count * element_bytes);
+    target += tensor.count * element_bytes;
+  }
+}
+
+void Session::Unpack(const Bucket& bucket) {
+  if (bucket.tensors.size() == 1) return;
+  const int64_t element_bytes = SizeOf(bucket.tensors.front().dtype);
+  const char* source = bucket.buffer.get();
+  for (const TensorSpan& tensor : bucket.tensors) {
+    std::memcpy(tensor.data, source, tensor.count * element_bytes);
+    source += tensor.count * element_bytes;
+  }
+}
+
+void Session::FinishKernel(const char* name) {
+  const auto finish = Now();
+  auto [iterator, created] =
+      kernel_ids_.try_emplace(name, static_cast<int64_t>(kernel_names_.size()));
+  if (created) kernel_names_.emplace_back(name);
+  main_log_.Add({EventKind::kKernel, iterator->second, kernel_start_, finish});
+}
+
+std::vector<Event> Session::Events() const {
+  RequireNothingInFlight("be read");
+  std::vector<Event> events = main_log_.events();
+  events.insert(events.end(), allreduce_log_.events().begin(), allreduce_log_.events().end());
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event& a, const Event& b) { return a.start < b.start; });
+  return events;
+}
+
+}  // namespace disco_fuse::runtime
