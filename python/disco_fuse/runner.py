@@ -1,0 +1,92 @@
+"""Runs the compiled step of a plan on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from disco_fuse.kernels.library import load_library
+from disco_fuse.plan import STEP_FILE, load_plan
+from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
+
+
+class StepRunner:
+    """One loaded plan with its state.
+
+    All ranks create it together: they compare the plan's digest first, then take rank 0's values.
+
+    Parameters
+    ----------
+    folder : Path
+        A plan folder. It is code and is run: load only what you trust.
+    communicator : Communicator
+    values : mapping of str to ndarray
+        Parameters, buffers and optimizer state by name; copied.
+
+    Raises
+    ------
+    ValueError
+        The plan is damaged or differs between ranks; a value is missing or has another shape or
+        dtype than the plan says.
+    """
+
+    def __init__(
+        self, folder: Path, communicator: Communicator, values: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self.plan = load_plan(folder)
+        check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
+        state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
+        communicator.broadcast(state)
+        self._state = [tvm.runtime.tensor(value) for value in state]
+        load_library()
+        module = tvm.runtime.load_module(str(folder / STEP_FILE))
+        self._vm = relax.VirtualMachine(module, tvm.cpu())
+        self._main = self._vm["main"]
+        self._session = Session(communicator)
+
+    def step(self, batch: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """Run one step; the state is updated in place.
+
+        Parameters
+        ----------
+        batch : sequence of ndarray
+            In the order, shapes and dtypes of the first ``plan.num_inputs`` tensors of the plan.
+
+        Returns
+        -------
+        tuple of ndarray
+            The loss, then the model's other outputs.
+        """
+        inputs = [tvm.runtime.tensor(part) for part in batch]
+        with self._session.step():
+            outputs = self._main(*inputs, *self._state)
+        return tuple(output.numpy() for output in outputs)
+
+    def recorded_step(self, batch: Sequence[NDArray[Any]]) -> StepEvents:
+        """Run one step with every kernel recorded, which makes it slower by microseconds each."""
+        with self._session.recording_kernels(self._vm):
+            self.step(batch)
+        return self._session.events()
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """A copy of the present state, by name."""
+        names = [spec.name for spec in self.plan.tensors[self.plan.num_inputs :]]
+        return {name: value.numpy() for name, value in zip(names, self._state, strict=True)}
+
+
+def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:
+    if spec.name not in values:
+        raise ValueError(f"no value for {spec.name!r}; there are {sorted(values)}")
+    value = np.ascontiguousarray(values[spec.name])
+    if value.shape != spec.shape or str(value.dtype) != spec.dtype:
+        raise ValueError(
+            f"{spec.name!r} is {value.dtype}{list(value.shape)}, but the plan wants "
+            f"{spec.dtype}{list(spec.shape)}"
+        )
+    return value.copy()
