@@ -1,0 +1,57 @@
+"""Measured timelines in the Chrome trace format, which Perfetto opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disco_fuse.runtime import EventKind
+
+# Thread ids of the trace: what happens on the main thread, what on the communication thread.
+_LANES = {
+    EventKind.STEP: (0, "step"),
+    EventKind.KERNEL: (1, "compute"),
+    EventKind.START: (1, "compute"),
+    EventKind.WAIT: (1, "compute"),
+    EventKind.ALLREDUCE: (2, "communication"),
+}
+
+
+def measured_trace(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One process per rank, with lanes for the step, its kernels and its AllReduces.
+
+    Parameters
+    ----------
+    ranks : sequence of dict
+        ``rows`` (kind, id, start_ns, finish_ns) and ``kernel_names``, by rank.
+
+    Returns
+    -------
+    dict
+        ``{"traceEvents": [...]}``, times in microseconds.
+    """
+    events: list[dict[str, Any]] = []
+    for rank, timeline in enumerate(ranks):
+        events.append(_name("process_name", rank, 0, f"rank {rank}"))
+        for lane, label in sorted(set(_LANES.values())):
+            events.append(_name("thread_name", rank, lane, label))
+        for kind_id, number, start_ns, finish_ns in timeline["rows"]:
+            kind = EventKind(kind_id)
+            is_kernel = kind == EventKind.KERNEL
+            name = timeline["kernel_names"][number] if is_kernel else kind.name.lower()
+            events.append(
+                {
+                    "ph": "X",
+                    "pid": rank,
+                    "tid": _LANES[kind][0],
+                    "ts": start_ns / 1e3,
+                    "dur": (finish_ns - start_ns) / 1e3,
+                    "name": name,
+                    "args": {} if is_kernel else {"bucket": number},
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _name(what: str, pid: int, tid: int, label: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": label}}

@@ -1,0 +1,185 @@
+"""From a PyTorch model to a measured, jointly fused data-parallel run.
+
+A byte-level GPT learns CPython's own documentation on two ranks of this machine. Its training step
+is imported into Relax, profiled, searched for the best op fusion and tensor fusion together,
+compiled, and run under mpirun beside the baselines and PyTorch DDP.
+
+    python tutorials/quickstart.py [--ranks 2] [--steps 40] [--output build/demo]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import tvm
+from tqdm import tqdm
+
+from disco_fuse.baselines import baseline
+from disco_fuse.compare import check_losses, compare, format_table, to_json
+from disco_fuse.compare.trace import measured_trace
+from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.cost_model import RooflineCostModel
+from disco_fuse.extract import extract
+from disco_fuse.frontend.optimizer import SGD
+from disco_fuse.frontend.torch import training_step
+from disco_fuse.insert import InsertAllReduce
+from disco_fuse.kernels.library import library_available, load_library
+from disco_fuse.lower import lower
+from disco_fuse.plan import write_plan
+from disco_fuse.profile import ProfileDatabase, measure_device, profile_ops
+from disco_fuse.profile.allreduce import profile_allreduce
+from disco_fuse.search import search
+from disco_fuse.simulate import simulate
+from disco_fuse.target import host_target
+from disco_fuse.workload import Workload
+from disco_fuse.zoo.byte_gpt import ByteGPT, text_batches
+
+BATCH = 8
+CONTEXT = 128
+BASELINES = ("none", "default", "ddp")
+
+
+def byte_gpt() -> Workload:
+    """What is trained; the ranks call this function too."""
+    torch.manual_seed(0)
+    model = ByteGPT(num_layers=4, width=256, num_heads=4, context=CONTEXT)
+    return Workload(
+        name="byte_gpt",
+        model=model,
+        loss=lambda logits, targets: F.cross_entropy(logits.flatten(0, 1), targets.flatten()),
+        optimizer=SGD(lr=0.05, momentum=0.9),
+        batches=lambda rank, world_size: text_batches(
+            rank=rank, world_size=world_size, batch=BATCH, context=CONTEXT
+        ),
+    )
+
+
+def progress_bar(description: str) -> tuple[tqdm, Callable[[int, int, str], None]]:
+    """A bar on standard error, and the callback that moves it."""
+    bar = tqdm(desc=description, file=sys.stderr, leave=False, dynamic_ncols=True)
+
+    def update(done: int, total: int, name: str) -> None:
+        bar.total = total
+        bar.set_postfix_str(name[:30], refresh=False)
+        bar.update(done - bar.n)
+
+    return bar, update
+
+
+def main() -> int:
+    """Run the demo; the exit status is 1 if the losses disagree."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2, help="data-parallel ranks (default 2)")
+    parser.add_argument("--steps", type=int, default=40, help="measured steps (default 40)")
+    parser.add_argument("--output", type=Path, default=Path("build/demo"))
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - begin:5.1f} s] {text}", flush=True)
+
+    # 1. A plain torch.nn model, its loss and optimizer, and real text.
+    workload = byte_gpt()
+    num_parameters = sum(p.numel() for p in workload.model.parameters())
+    say(f"{workload.name}: {num_parameters / 1e6:.2f} M parameters, batch {BATCH} x {CONTEXT}")
+
+    # 2. Its training step in Relax, with one AllReduce per gradient.
+    step = training_step(
+        workload.model, workload.example_batch(), loss=workload.loss, optimizer=workload.optimizer
+    )
+    target = host_target()
+    library = library_available()
+    if library:
+        load_library()
+    mod = lower(InsertAllReduce()(step.mod), target, library=library)
+    extraction = extract(mod)
+    graph = extraction.graph
+    say(f"training step: {graph.num_ops} ops; matmul: {'library' if library else 'generated'}")
+
+    # 3. What the machine can do: every distinct kernel, and AllReduce between the ranks.
+    device = measure_device(target)
+    bar, progress = progress_bar("profiling kernels")
+    with ProfileDatabase(options.output / "profile.sqlite") as database:
+        op_times_us = profile_ops(mod, extraction, target, database, progress)
+    bar.close()
+    cluster = ClusterSpec(
+        name=f"{options.ranks} ranks of this machine over shared memory",
+        world_size=options.ranks,
+        device=device,
+        allreduce=profile_allreduce(options.ranks),
+        contention=1.0,
+    )
+    say(
+        f"device: {device.bandwidth_gbps:.0f} GB/s, launch {device.launch_us:.2f} us; "
+        f"AllReduce of 1 MiB: {cluster.allreduce.time_us(2**20):.0f} us"
+    )
+
+    # 4. Joint search for op and tensor fusion, started from the unfused graph and the baselines.
+    cost_model = RooflineCostModel(device, op_times_us)
+    strategies = {name: baseline(name, mod, extraction) for name in BASELINES}
+    result = search(
+        graph, cost_model, cluster, SearchConfig(seed=0), initial=list(strategies.values())
+    )
+    strategies["disco_fuse"] = result.best
+    say(
+        f"search: {result.num_candidates} candidates, makespan {result.initial_makespan_us / 1e3:.2f}"
+        f" -> {result.makespan_us / 1e3:.2f} ms, stopped by {result.stop_reason}"
+    )
+
+    # 5. One compiled step and one plan for each strategy.
+    plans: dict[str, Path] = {}
+    for name, strategy in strategies.items():
+        timeline = simulate(graph, strategy, cost_model, cluster)
+        plans[name] = options.output / "plans" / name
+        write_plan(
+            plans[name],
+            name=name,
+            model=workload.name,
+            mod=mod,
+            extraction=extraction,
+            strategy=timeline.strategy,
+            target=target,
+            world_size=options.ranks,
+            cost_model={"name": cost_model.name, "digest": cost_model.digest},
+            predicted=timeline.summary(),
+        )
+        trace = json.dumps(timeline.to_chrome_trace())
+        (options.output / f"simulated_{name}.trace.json").write_text(trace)
+        say(f"built {name}")
+    (options.output / "plan.json").write_bytes((plans["disco_fuse"] / "plan.json").read_bytes())
+
+    # 6. All of them, and PyTorch DDP, one step in turn under mpirun.
+    say(f"running {options.ranks} ranks over shared memory, where communication is nearly free")
+    comparison = compare(
+        f"{os.path.abspath(__file__)}:byte_gpt",
+        plans,
+        step.initial_values(),
+        num_ranks=options.ranks,
+        num_steps=options.steps,
+    )
+
+    # 7. The table, the report, the timelines.
+    for name, ranks in comparison.timelines.items():
+        (options.output / f"measured_{name}.trace.json").write_text(json.dumps(measured_trace(ranks)))
+    report = to_json(workload.name, options.ranks, comparison.results)
+    (options.output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    print(format_table(comparison.results))
+    print(f"written: {options.output}/report.json, plan.json, *.trace.json (open with Perfetto)")
+    problems = check_losses(comparison.results)
+    for problem in problems:
+        print(f"ERROR: {problem}", file=sys.stderr)
+    say("done" if not problems else "the losses disagree")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
