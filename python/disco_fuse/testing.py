@@ -1,0 +1,96 @@
+"""Small training modules written by hand, and ways to run them, for tests and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+
+def mlp_step(
+    *,
+    batch: int = 8,
+    widths: Sequence[int] = (6, 16, 4),
+    learning_rate: float = 0.1,
+    momentum: float = 0.9,
+    gradients: bool = True,
+    donated: bool = True,
+) -> tvm.IRModule:
+    """One step of SGD with momentum for a multilayer perceptron with tanh and squared loss.
+
+    Parameters
+    ----------
+    batch : int
+    widths : sequence of int
+        Width of the input and of every layer's output.
+    gradients, donated : bool
+        Whether main gets the attribute that names its gradients, or its donated buffers.
+
+    Returns
+    -------
+    tvm.IRModule
+        ``main(x, y, w0, w1, ..., v0, v1, ...) -> (loss, w0', ..., v0', ...)``, float32.
+    """
+    op = relax.op
+    num_layers = len(widths) - 1
+    shapes = [(widths[i], widths[i + 1]) for i in range(num_layers)]
+    x = _var("x", (batch, widths[0]))
+    y = _var("y", (batch, widths[-1]))
+    weights = [_var(f"w{i}", shape) for i, shape in enumerate(shapes)]
+    velocities = [_var(f"v{i}", shape) for i, shape in enumerate(shapes)]
+    attrs: dict[str, Any] = {"num_input": 2}
+    if gradients:
+        attrs["disco_fuse.gradients"] = [f"g{i}" for i in range(num_layers)]
+    if donated:
+        pairs = [(2 + i, 1 + i) for i in range(2 * num_layers)]
+        attrs["disco_fuse.donated"] = [index for pair in pairs for index in pair]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y, *weights, *velocities], attrs=attrs):
+        with builder.dataflow():
+            emit = builder.emit
+            layers = [x]
+            for weight in weights:
+                layers.append(emit(op.tanh(emit(op.matmul(layers[-1], weight)))))
+            error = emit(op.subtract(layers[-1], y))
+            loss = builder.emit_output(op.mean(op.multiply(error, error)))
+            scale = relax.const(2.0 / (batch * widths[-1]), "float32")
+            delta = emit(op.multiply(error, scale))
+            outputs: list[relax.Expr] = []
+            new_velocities = []
+            for i in reversed(range(num_layers)):
+                out = layers[i + 1]
+                one = relax.const(1.0, "float32")
+                slope = emit(op.subtract(one, op.multiply(out, out)))
+                delta = emit(op.multiply(delta, slope))
+                gradient = emit(op.matmul(op.permute_dims(layers[i]), delta), f"g{i}")
+                if i > 0:
+                    delta = emit(op.matmul(delta, op.permute_dims(weights[i])))
+                kept = op.multiply(velocities[i], relax.const(momentum, "float32"))
+                velocity = builder.emit_output(op.add(kept, gradient))
+                change = op.multiply(velocity, relax.const(learning_rate, "float32"))
+                outputs.insert(0, builder.emit_output(op.subtract(weights[i], change)))
+                new_velocities.insert(0, velocity)
+        builder.emit_func_output(relax.Tuple([loss, *outputs, *new_velocities]))
+    return builder.get()
+
+
+def mlp_arguments(mod: tvm.IRModule, seed: int = 0) -> list[NDArray[np.float32]]:
+    """Random arguments for the main of ``mod``, velocities included."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(int(d) for d in p.ty.shape.values) for p in mod["main"].params]
+    return [rng.standard_normal(shape).astype(np.float32) * 0.5 for shape in shapes]
+
+
+def run_functional(mod: tvm.IRModule, arguments: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The outputs of a relax module as TVM's own pipeline compiles it, on a copy of the inputs."""
+    executable = tvm.compile(mod, target="llvm")
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    return [out.numpy() for out in main(*[tvm.runtime.tensor(a.copy()) for a in arguments])]
+
+
+def _var(name: str, shape: tuple[int, ...]) -> relax.Var:
+    return relax.Var(name, relax.TensorType(shape, "float32"))
