@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "kernels/blas.h"
 #include "kernels/gemm.h"
 
 namespace disco_fuse {

@@ -1,9 +1,9 @@
 """Matmul through the BLAS library that torch brings along.
 
-    if library_available():
-        module = DispatchMatmul()(module)      # before LegalizeOps
-    ...
-    load_library()                             # in every process that runs the result
+if library_available():
+    module = DispatchMatmul()(module)      # before LegalizeOps
+...
+load_library()                             # in every process that runs the result
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def library_available() -> bool:
 
 
 def load_library(path: str | Path | None = None) -> Path:
-    """Load the library that ``disco_fuse.kernels.matmul`` calls, once in every process that runs it.
+    """Load the library behind ``disco_fuse.kernels.matmul``, once in every process that runs it.
 
     Parameters
     ----------

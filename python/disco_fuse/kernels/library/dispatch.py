@@ -36,9 +36,9 @@ def DispatchMatmul() -> Any:  # noqa: N802 - the name of a pass
     """Pass that turns each ``relax.matmul`` the library can do into a call of it.
 
     Run it before ``LegalizeOps``, where a BLAS library will be loaded at run time
-    (:func:`disco_fuse.kernels.library.load_library`). Dispatched are float32 and float64 products of
-    static shape in dataflow blocks; others stay, and the log says why (level DEBUG). Variables that
-    the function names in ``disco_fuse.gradients`` keep their value and name.
+    (:func:`disco_fuse.kernels.library.load_library`). Dispatched are float32 and float64 products
+    of static shape in dataflow blocks; others stay, and the log says why (level DEBUG). Variables
+    that the function names in ``disco_fuse.gradients`` keep their value and name.
 
     Returns
     -------
@@ -113,7 +113,10 @@ class _BlockDispatch:
         self._definitions = {binding.var: binding.value for binding in bindings}
         self._layout_ops: dict[Any, LayoutOp] = {}
         self._consumers: dict[Any, Any] = {}
+        self._overwritten: set[Any] = set()
         for binding in bindings:
+            if _is_in_place(binding.value):
+                self._overwritten.update(relax.analysis.used_vars(binding.value))
             op = parse_layout_op(binding.value, self._definitions)
             if op is not None and isinstance(binding, relax.VarBinding):
                 self._layout_ops[binding.var] = op
@@ -179,7 +182,8 @@ class _BlockDispatch:
         readings = [_Reading(tensor=operand, view=contiguous(shape), bypassed=())]
         ops: list[LayoutOp] = []
         bypassed: list[Any] = []
-        while (op := self._layout_ops.get(operand)) is not None:
+        # A tensor that is overwritten may be gone when the matmul runs; its rearranged copy is not.
+        while (op := self._layout_ops.get(operand)) and op.source not in self._overwritten:
             bypassed += [operand, *op.through]
             operand = op.source
             ops.insert(0, op)
@@ -231,6 +235,13 @@ class _BlockDispatch:
         return result[::-1]
 
 
+def _is_in_place(expr: Any) -> bool:
+    return isinstance(expr, tvm.ir.Call) and expr.op in (
+        tvm.ir.Op.get("relax.call_tir_inplace"),
+        tvm.ir.Op.get("relax.call_inplace_packed"),
+    )
+
+
 def _reason_to_stay(call: Any) -> str:
     """Why a matmul is nothing for the library, whatever its layout; empty if it is."""
     for ty in (call.args[0].ty, call.args[1].ty, call.ty):
@@ -238,7 +249,9 @@ def _reason_to_stay(call: Any) -> str:
             return "a shape is not static"
     dtypes = [str(argument.ty.dtype) for argument in (call.args[0], call.args[1], call)]
     if dtypes[0] not in _DTYPES or len(set(dtypes)) > 1:
-        return f"dtypes are {', '.join(dtypes)}; the library has only float32 and float64 throughout"
+        return (
+            f"dtypes are {', '.join(dtypes)}; the library has only float32 and float64 throughout"
+        )
     return ""
 
 

@@ -1,7 +1,7 @@
 """Strided views: which elements of a tensor a chain of permute, reshape and broadcast reads.
 
-A view has one :data:`Axis` per dimension. An axis is not one (size, stride) pair but a list of them,
-outermost first, so that every reshape which merges dimensions stays a view:
+A view has one :data:`Axis` per dimension. An axis is not one (size, stride) pair but a list of
+them, outermost first, so that every reshape which merges dimensions stays a view:
 
     x: (2, 12, 4, 8) contiguous       axes  [2:384] [12:32] [4:8] [8:1]        (size:stride)
     permute_dims (0, 2, 1, 3)               [2:384] [4:8] [12:32] [8:1]
