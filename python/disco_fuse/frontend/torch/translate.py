@@ -59,6 +59,9 @@ def translate(
             continue
         if node.target is operator.getitem:
             values[node] = values[node.args[0]][node.args[1]]
+            if values[node] is None and not _only_read_as_none(node):
+                reason = f"result {node.args[1]} is not computed, but the model reads it."
+                raise unsupported(node.args[0], reason, joint.forward)
             continue
         values[node] = _convert(joint, node, values, constants, names.get(node, node.name))
     outputs = joint.graph.output_node().all_input_nodes
@@ -96,16 +99,20 @@ def _convert(
     return result
 
 
+def _only_read_as_none(node: fx.Node) -> bool:
+    """Whether all readers accept None: the backward of max pooling finds its indices itself."""
+    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+    return all(user.target is backward for user in node.users)
+
+
 def _check(node: fx.Node, result: Any) -> None:
-    """Compare shapes and dtypes with torch's; None stands for a result that nobody reads."""
+    """Compare shapes and dtypes with torch's; None stands for a result that is not computed."""
     single = isinstance(node.meta["val"], torch.Tensor)
     expected = [node.meta["val"]] if single else list(node.meta["val"])
     actual = [result] if single else list(result)
     assert len(actual) == len(expected), f"{node.format_node()}: {len(actual)} results"
-    read = {user.args[1] for user in node.users if user.target is operator.getitem}
-    for index, (want, got) in enumerate(zip(expected, actual, strict=True)):
+    for want, got in zip(expected, actual, strict=True):
         if got is None:
-            assert index not in read, f"{node.format_node()}: result {index} is read"
             continue
         wanted = ([int(extent) for extent in want.shape], TVM_DTYPES[want.dtype])
         if (shape_of(got), dtype_of(got)) != wanted:
