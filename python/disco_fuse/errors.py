@@ -1,0 +1,7 @@
+"""Exceptions that callers may want to catch by name; all of them are ``ValueError`` kinds."""
+
+from __future__ import annotations
+
+
+class UnsupportedOperatorError(ValueError):
+    """An operator of the model has no verified translation, or is used in an unverified way."""

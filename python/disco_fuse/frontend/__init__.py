@@ -1,0 +1,8 @@
+"""Front doors: what turns a model into a training step in Relax."""
+
+from __future__ import annotations
+
+from disco_fuse.frontend.optimizer import SGD, Optimizer, StateTensor
+from disco_fuse.frontend.training_step import TrainingStep
+
+__all__ = ["SGD", "Optimizer", "StateTensor", "TrainingStep"]

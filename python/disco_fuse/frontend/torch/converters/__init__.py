@@ -1,0 +1,28 @@
+"""One small function per ATen operator, by theme; importing this package registers them all."""
+
+from __future__ import annotations
+
+from disco_fuse.frontend.torch.converters import (
+    convolution,
+    elementwise,
+    indexing,
+    linear,
+    normalization,
+    reduction,
+    shape,
+)
+from disco_fuse.frontend.torch.converters.registry import CONVERTERS, Entry, Node, Refusal
+
+__all__ = [
+    "CONVERTERS",
+    "Entry",
+    "Node",
+    "Refusal",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "reduction",
+    "shape",
+]

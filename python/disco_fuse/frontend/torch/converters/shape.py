@@ -1,0 +1,119 @@
+"""Operators that move or select elements by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from disco_fuse.frontend.torch.converters.registry import (
+    Expr,
+    Node,
+    Refusal,
+    axis_of,
+    converts,
+    shape_of,
+)
+
+op = relax.op
+
+
+@converts(
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.reshape.default",
+    "aten.unsqueeze.default",
+    "aten.squeeze.dim",
+    "aten.squeeze.dims",
+)
+def reshape(node: Node, x: Expr, *_target: Any) -> Expr:
+    """The same elements in row-major order under the shape that torch computed"""
+    return node.emit(op.reshape(x, node.shape))
+
+
+@converts("aten.permute.default")
+def permute(node: Node, x: Expr, dims: Sequence[int]) -> Expr:
+    """Axis i of the result is axis dims[i] of x"""
+    rank = len(shape_of(x))
+    return node.emit(op.permute_dims(x, [axis_of(d, rank) for d in dims]))
+
+
+@converts("aten.expand.default")
+def expand(node: Node, x: Expr, _size: Sequence[int], **_keywords: Any) -> Expr:
+    """x repeated along axes of extent 1, to the shape that torch computed"""
+    return node.emit(op.broadcast_to(x, node.shape))
+
+
+@converts("aten.slice.Tensor")
+def slice_tensor(
+    node: Node, x: Expr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Expr:
+    """x[..., start:end:step, ...] along one axis, with Python's rules for the bounds"""
+    shape = shape_of(x)
+    axis = axis_of(dim, len(shape))
+    begin, stop, _ = slice(start, end, step).indices(shape[axis])
+    return node.emit(op.strided_slice(x, [axis], [begin], [stop], [step]))
+
+
+@converts("aten.select.int")
+def select(node: Node, x: Expr, dim: int, index: int) -> Expr:
+    """x[..., index, ...] along one axis, which disappears"""
+    shape = shape_of(x)
+    axis = axis_of(dim, len(shape))
+    begin = axis_of(index, shape[axis])
+    part = node.emit(op.strided_slice(x, [axis], [begin], [begin + 1]))
+    return node.emit(op.reshape(part, node.shape))
+
+
+@converts("aten.cat.default")
+def cat(node: Node, tensors: Sequence[Expr], dim: int = 0) -> Expr:
+    """Tensors one after the other along an axis"""
+    return node.emit(op.concat(list(tensors), axis=axis_of(dim, len(node.shape))))
+
+
+@converts("aten.split_with_sizes.default")
+def split_with_sizes(node: Node, x: Expr, sizes: Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
+    """Consecutive parts of the given sizes along an axis"""
+    axis = axis_of(dim, len(shape_of(x)))
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(node.emit(op.strided_slice(x, [axis], [begin], [begin + size])))
+        begin += size
+    return tuple(parts)
+
+
+@converts("aten.slice_scatter.default")
+def slice_scatter(
+    node: Node,
+    x: Expr,
+    source: Expr,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Expr:
+    """x with x[..., start:end, ...] replaced by the source, as a concatenation"""
+    shape = shape_of(x)
+    axis = axis_of(dim, len(shape))
+    begin, stop, _ = slice(start, end, step).indices(shape[axis])
+    if step != 1:
+        raise Refusal(f"slice_scatter is verified for step 1 only, not {step}")
+    parts = [source]
+    if begin > 0:
+        parts.insert(0, node.emit(op.strided_slice(x, [axis], [0], [begin])))
+    if stop < shape[axis]:
+        parts.append(node.emit(op.strided_slice(x, [axis], [stop], [shape[axis]])))
+    return source if len(parts) == 1 else node.emit(op.concat(parts, axis=axis))
+
+
+@converts("aten.constant_pad_nd.default")
+def constant_pad_nd(node: Node, x: Expr, pad: Sequence[int], value: float = 0) -> Expr:
+    """x with `value` around it; pad = (before, after) pairs, the last axis first"""
+    if any(width < 0 for width in pad):
+        raise Refusal(f"negative padding is not verified: {list(pad)}")
+    widths = [0] * (2 * len(shape_of(x)))
+    for i in range(len(pad) // 2):
+        position = len(widths) - 2 * (i + 1)
+        widths[position : position + 2] = pad[2 * i : 2 * i + 2]
+    return node.emit(op.nn.pad(x, widths, pad_mode="constant", pad_value=value))

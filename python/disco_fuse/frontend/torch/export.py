@@ -1,0 +1,258 @@
+"""Lets PyTorch write forward and backward of a training loss as one graph.
+
+    model, loss -> torch.export (forward) -> checks -> torch's joint export -> JointGraph
+
+The joint graph is functional: it takes parameters, buffers and the batch, and returns the loss,
+further outputs, the new values of written buffers, and one gradient per trainable parameter.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, OutputKind
+
+from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.frontend.torch.provenance import number_calls, origin_of
+from disco_fuse.frontend.torch.simplify import simplify
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointGraph:
+    """Forward and backward of a loss as one functional ATen graph.
+
+    Parameters
+    ----------
+    graph : torch.fx.Graph
+        Placeholders, calls, one output node.
+    inputs : tuple of torch.fx.Node
+        Placeholders of the batch, in the order of the example inputs.
+    parameters, buffers : dict
+        Name in the model to placeholder; only those that the graph reads.
+    constants : dict
+        Placeholder to value of tensors that the model's code created.
+    loss : torch.fx.Node
+        The scalar loss.
+    outputs : tuple of torch.fx.Node
+        What the model returned besides the loss.
+    gradients, new_buffers : dict
+        Name in the model to the node that computes it.
+    unused_parameters : tuple of str
+        Parameters that require a gradient and get none.
+    tensors : dict
+        All parameters and buffers of the model (not copied) by name, in the model's order. A tensor
+        with several names (tied parameters) has the first of them here and everywhere above.
+    forward : torch.export.ExportedProgram
+        The forward program, which knows modules and source lines.
+    """
+
+    graph: fx.Graph
+    inputs: tuple[fx.Node, ...]
+    parameters: dict[str, fx.Node]
+    buffers: dict[str, fx.Node]
+    constants: dict[fx.Node, torch.Tensor]
+    loss: fx.Node
+    outputs: tuple[fx.Node, ...]
+    gradients: dict[str, fx.Node]
+    new_buffers: dict[str, fx.Node]
+    unused_parameters: tuple[str, ...]
+    tensors: dict[str, torch.Tensor]
+    forward: torch.export.ExportedProgram
+
+
+class _Loss(torch.nn.Module):
+    """Returns the loss first, then the detached other outputs; holds `model` and `loss`."""
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        if self.loss is not None:
+            return (self.loss(self.model(*inputs[:-1]), inputs[-1]),)
+        result = self.model(*inputs)
+        loss, *others = result if isinstance(result, tuple | list) else (result,)
+        return (loss, *(other.detach() for other in others))
+
+
+def export(
+    model: torch.nn.Module, inputs: Sequence[torch.Tensor], loss: Callable[..., Any] | None
+) -> JointGraph:
+    """Forward and backward of a model and its loss; see :func:`training_step` for the arguments.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If an operator (dropout in training mode, for instance) draws random numbers.
+    ValueError
+        If the loss is not a scalar that depends on a trained parameter, or the model writes to its
+        inputs.
+    """
+    module = _Loss(model, loss)
+    program = _export_forward(module, inputs)
+    names, tensors = _names_and_tensors(module)
+    unused = _parameters_without_gradient(program)
+    joint = _export_joint(program, unused)
+    return _sort_by_role(joint, names, tensors, unused, program)
+
+
+def _names_and_tensors(module: _Loss) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """The user's name for every parameter and buffer of the wrapper, and the tensor behind it."""
+    names: dict[str, str] = {}
+    first: dict[int, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for named in (module.named_parameters, module.named_buffers):
+        for target, tensor in named(remove_duplicate=False):
+            name = first.setdefault(id(tensor), target.removeprefix("model."))
+            names[target] = name
+            if tensors.setdefault(name, tensor) is not tensor:
+                raise ValueError(f"'{name}' is a name in the model and in the loss; rename one")
+    return names, tensors
+
+
+@contextmanager
+def _export_settings() -> Iterator[None]:
+    """Attention in its plain form, and without torch's warnings about its own deprecations."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+        yield
+
+
+def _export_forward(
+    module: _Loss, inputs: Sequence[torch.Tensor]
+) -> torch.export.ExportedProgram:
+    """The forward program of the training loss, refused if it draws random numbers."""
+    with _export_settings():
+        program = torch.export.export(module, tuple(x.detach() for x in inputs))
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _draws_random_numbers(node):
+            raise UnsupportedOperatorError(
+                f"operator {node.target} (from {origin_of(node)}) draws random numbers, which a "
+                "training step cannot do; importing dropout as the identity would be wrong. Set "
+                "its probability to 0, or call .eval() on that module."
+            )
+    return program
+
+
+def _draws_random_numbers(node: fx.Node) -> bool:
+    """Whether the operator is random, and not switched off by its probability or train flag."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    schema = target._schema.arguments
+    values = {a.name: a.default_value for a in schema if a.has_default_value()}
+    values |= {a.name: value for a, value in zip(schema, node.args, strict=False)} | node.kwargs
+    probability = next((values[k] for k in ("p", "dropout", "dropout_p") if k in values), None)
+    trains = values.get("train", values.get("training", True))
+    return probability is None or (probability != 0 and bool(trains))
+
+
+def _export_joint(
+    program: torch.export.ExportedProgram, unused: tuple[str, ...]
+) -> torch.export.ExportedProgram:
+    """Forward and backward of an exported loss as one simplified graph."""
+    from torch.export.experimental import _export_forward_backward
+
+    for spec, node in zip(
+        program.graph_signature.input_specs, program.graph.find_nodes(op="placeholder"), strict=True
+    ):
+        if spec.target in unused:  # torch's joint export refuses a gradient that does not exist
+            node.meta["val"] = node.meta["val"].detach()
+    with _export_settings():
+        joint = _export_forward_backward(program)
+    number_calls(joint.graph)
+    simplify(joint.graph)
+    return joint
+
+
+def _parameters_without_gradient(program: torch.export.ExportedProgram) -> tuple[str, ...]:
+    """Parameters that require a gradient and get none; found by a backward pass on fake tensors."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    mode = torch._guards.detect_fake_mode([node.meta["val"] for node in placeholders])
+    trainable = {}
+    arguments = []
+    with mode:
+        for spec, node in zip(specs, placeholders, strict=True):
+            value = node.meta["val"].detach().clone()
+            if spec.kind is InputKind.PARAMETER and node.meta["val"].requires_grad:
+                trainable[spec.target] = value.requires_grad_()
+            arguments.append(value)
+        loss = fx.Interpreter(program.graph_module).run(*arguments)[0]
+        if loss.numel() != 1 or loss.dim() != 0 or not loss.dtype.is_floating_point:
+            raise ValueError(
+                f"the loss must be a floating-point scalar, got shape {list(loss.shape)} of "
+                f"{loss.dtype}; reduce it with mean() or sum()"
+            )
+        if not loss.requires_grad:
+            raise ValueError("the loss depends on no parameter that requires a gradient")
+        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+    return tuple(
+        name for name, grad in zip(trainable, gradients, strict=True) if grad is None
+    )
+
+
+def _sort_by_role(
+    joint: torch.export.ExportedProgram,
+    names: dict[str, str],
+    tensors: dict[str, torch.Tensor],
+    unused: tuple[str, ...],
+    forward: torch.export.ExportedProgram,
+) -> JointGraph:
+    """Read torch's signature of the joint program."""
+    placeholders: dict[InputKind, dict[str, fx.Node]] = {kind: {} for kind in InputKind}
+    inputs = []
+    for spec, node in zip(
+        joint.graph_signature.input_specs, joint.graph.find_nodes(op="placeholder"), strict=True
+    ):
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(node)
+        else:
+            placeholders[spec.kind][spec.target] = node
+    results: dict[OutputKind, dict[str, fx.Node]] = {kind: {} for kind in OutputKind}
+    outputs = []
+    for spec, node in zip(
+        joint.graph_signature.output_specs, joint.graph.output_node().args[0], strict=True
+    ):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(node)
+        else:
+            results[spec.kind][spec.target or ""] = node
+    if results[OutputKind.USER_INPUT_MUTATION]:
+        changed = sorted(results[OutputKind.USER_INPUT_MUTATION])
+        raise ValueError(f"the model writes to its inputs {changed}, which a step cannot do")
+    gradients = _named(results[OutputKind.GRADIENT_TO_PARAMETER], names)
+    values = joint.constants
+    return JointGraph(
+        graph=joint.graph,
+        inputs=tuple(inputs),
+        parameters=_named(placeholders[InputKind.PARAMETER], names),
+        buffers=_named(placeholders[InputKind.BUFFER], names),
+        constants={n: values[t] for t, n in placeholders[InputKind.CONSTANT_TENSOR].items()},
+        loss=results[OutputKind.LOSS_OUTPUT][""],
+        outputs=tuple(outputs),
+        gradients=gradients,
+        new_buffers=_named(results[OutputKind.BUFFER_MUTATION], names),
+        unused_parameters=tuple(sorted({names[name] for name in unused} - set(gradients))),
+        tensors=tensors,
+        forward=forward,
+    )
+
+
+def _named(nodes: dict[str, fx.Node], names: dict[str, str]) -> dict[str, fx.Node]:
+    """Nodes that are read or computed, by the user's names."""
+    used = {target: node for target, node in nodes.items() if node.users}
+    assert len({names[target] for target in used}) == len(used), "tied names read separately"
+    return {names[target]: node for target, node in used.items()}

@@ -1,0 +1,66 @@
+"""Whole models against eager PyTorch over several steps, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from eager_reference import check_against_eager
+from torch import nn
+
+from disco_fuse.frontend import SGD
+from disco_fuse.zoo.byte_gpt import ByteGPT, next_byte_loss, text_batches
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+class ConvNet(nn.Module):
+    """A residual block with batch norm and the usual pools, small enough for plain loops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(4)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(4, momentum=0.3)
+        self.shortcut = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(F.relu(self.norm1(self.conv1(x))))
+        x = F.relu(self.norm2(self.conv2(x)) + self.shortcut(x))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def test_byte_gpt() -> None:
+    model = ByteGPT(num_layers=2, width=32, num_heads=4, context=16).double()
+    data = text_batches(batch=2, context=16)
+    batches = [tuple(map(torch.from_numpy, next(data))) for _ in range(5)]
+    step = check_against_eager(model, batches, loss=next_byte_loss)
+    assert step.input_names == ("tokens", "target")
+    assert "head.weight" not in step.parameter_names
+    assert step.parameter_names.count("embedding.weight") == 1
+    assert step.unused_parameters == ()
+
+
+def test_convnet_updates_its_batch_statistics() -> None:
+    batches = [(torch.randn(3, 2, 11, 11).double(), torch.randint(5, (3,))) for _ in range(5)]
+    step = check_against_eager(ConvNet().double(), batches, loss=F.cross_entropy)
+    assert "norm1.num_batches_tracked" in step.buffer_names
+    assert set(step.buffer_names) <= set(step.output_names)
+
+
+def test_mlp_over_twenty_steps_of_every_sgd() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    batches = [(torch.randn(4, 6).double(), torch.randn(4, 3).double()) for _ in range(20)]
+    for sgd in (
+        SGD(lr=0.1),
+        SGD(lr=0.1, weight_decay=0.01),
+        SGD(lr=0.1, momentum=0.9),
+        SGD(lr=0.1, momentum=0.8, weight_decay=0.02, nesterov=True),
+    ):
+        check_against_eager(model, batches, loss=F.mse_loss, sgd=sgd)
