@@ -151,6 +151,7 @@ def main() -> int:
             world_size=options.ranks,
             cost_model={"name": cost_model.name, "digest": cost_model.digest},
             predicted=timeline.summary(),
+            names=(*step.input_names, *step.names),
         )
         trace = json.dumps(timeline.to_chrome_trace())
         (options.output / f"simulated_{name}.trace.json").write_text(trace)
@@ -162,7 +163,7 @@ def main() -> int:
     comparison = compare(
         f"{os.path.abspath(__file__)}:byte_gpt",
         plans,
-        step.initial_values(),
+        step.values,
         num_ranks=options.ranks,
         num_steps=options.steps,
     )

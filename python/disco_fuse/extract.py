@@ -42,7 +42,7 @@ from disco_fuse.bindings import (
 )
 from disco_fuse.graph import Edge, ExternalRead, Op, OpGraph, OpKind, OpPattern
 from disco_fuse.kernels.analysis import KernelFacts, analyze
-from disco_fuse.kernels.library import is_library_call, matmul_signature, op_facts
+from disco_fuse.kernels.library import is_library_matmul, matmul_signature, op_facts
 from disco_fuse.lower import check_single_dataflow_block
 
 DONATED_ATTR = "disco_fuse.donated"
@@ -269,7 +269,7 @@ class _Reader:
 
 
 def _describe_packed(name: str, call: Call, size: int) -> Op:
-    if is_library_call(call):
+    if is_library_matmul(call):
         flops, read, _ = op_facts(call)
         signature = matmul_signature(call)
     else:

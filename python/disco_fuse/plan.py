@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import relax
 
 from disco_fuse import __version__
 from disco_fuse.apply import apply
+from disco_fuse.bindings import dtype_name, static_shape
 from disco_fuse.build import build
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
+from disco_fuse.kernels.library import is_library_matmul
 from disco_fuse.strategy import Strategy
 
 SCHEMA_VERSION = 1
@@ -58,6 +61,8 @@ class Plan:
         The first ``num_inputs`` of ``tensors`` are the batch; the rest is state, updated in place.
     tensors : tuple of TensorSpec
         Arguments of the step, in order.
+    needs_blas : bool
+        Whether the step calls the BLAS library of torch.
     num_kernels, num_allreduces : int
         Launches and AllReduces of one step, counted in the compiled module.
     predicted : dict
@@ -77,6 +82,7 @@ class Plan:
     strategy: Mapping[str, Any]
     num_inputs: int
     tensors: tuple[TensorSpec, ...]
+    needs_blas: bool
     num_kernels: int
     num_allreduces: int
     predicted: Mapping[str, float]
@@ -112,9 +118,14 @@ def write_plan(
     world_size: int,
     cost_model: Mapping[str, str],
     predicted: Mapping[str, float],
+    names: Sequence[str] | None = None,
 ) -> Plan:
-    """Apply ``strategy`` to the lowered ``mod``, compile it and write the plan folder."""
+    """Apply ``strategy`` to the lowered ``mod``, compile it and write the plan folder.
+
+    ``names`` are those by which values are given to the parameters of main, by default main's own.
+    """
     main = mod["main"]
+    names = [param.name for param in main.params] if names is None else names
     built = build(apply(mod, extraction, strategy), target)
     folder.mkdir(parents=True, exist_ok=True)
     step = folder / STEP_FILE
@@ -128,7 +139,10 @@ def write_plan(
         graph_digest=extraction.graph.digest,
         strategy=strategy.to_json(),
         num_inputs=int(main.attrs["num_input"]),
-        tensors=tuple(_tensor_spec(param) for param in main.params),
+        tensors=tuple(
+            _tensor_spec(name, param.ty) for name, param in zip(names, main.params, strict=True)
+        ),
+        needs_blas=any(is_library_matmul(b.value) for b in extraction.bindings),
         num_kernels=built.num_kernels,
         num_allreduces=built.num_allreduces,
         predicted=dict(predicted),
@@ -179,9 +193,8 @@ def load_plan(folder: Path) -> Plan:
     return plan
 
 
-def _tensor_spec(param: Any) -> TensorSpec:
-    shape = tuple(int(extent) for extent in param.ty.shape.values)
-    return TensorSpec(name=param.name, shape=shape, dtype=str(param.ty.dtype.dtype))
+def _tensor_spec(name: str, ty: relax.TensorType) -> TensorSpec:
+    return TensorSpec(name=name, shape=static_shape(ty), dtype=dtype_name(ty))
 
 
 def _sha256(path: Path) -> str:

@@ -44,7 +44,8 @@ class StepRunner:
         state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
         communicator.broadcast(state)
         self._state = [tvm.runtime.tensor(value) for value in state]
-        load_library()
+        if self.plan.needs_blas:
+            load_library()
         module = tvm.runtime.load_module(str(folder / STEP_FILE))
         self._vm = relax.VirtualMachine(module, tvm.cpu())
         self._main = self._vm["main"]

@@ -16,10 +16,11 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from disco_fuse.bindings import call_inputs, dtype_name, is_op, packed_name, static_shape
+from disco_fuse.bindings import call_inputs, dtype_name, packed_name, static_shape
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpKind
 from disco_fuse.kernels.cpu import ScheduleCPU
+from disco_fuse.kernels.library import is_library_matmul, random_arguments
 from disco_fuse.profile.database import ProfileDatabase, Sample
 
 _ROTATION_BYTES = 4 * 2**20
@@ -68,13 +69,16 @@ def profile_ops(
     kernels = {s: op for s, op in missing.items() if ops[op].kind == OpKind.COMPUTE}
     compiled = _compile(mod, extraction, list(kernels.values()), target)
     for done, (signature, op_id) in enumerate(missing.items(), start=1):
-        call = extraction.bindings[op_id].value
-        types = [arg.ty for arg in call_inputs(call) if hasattr(arg.ty, "shape")]
-        out_types = _flat(extraction.bindings[op_id].var.ty)
+        binding = extraction.bindings[op_id]
         if op_id in compiled:
-            sample = _time_kernel(*compiled[op_id], types + out_types)
+            types = [arg.ty for arg in call_inputs(binding.value)] + _flat(binding.var.ty)
+            sample = _time_kernel(*compiled[op_id], types)
+        elif is_library_matmul(binding.value):
+            sample = _time_library(binding.value)
         else:
-            sample = _time_packed(call, out_types)
+            raise ValueError(
+                f"{ops[op_id].name} calls a packed function that DisCoFuse cannot time"
+            )
         database.store(environment, {signature: sample})
         known[signature] = sample
         if progress is not None:
@@ -105,17 +109,14 @@ def _time_kernel(library: Any, name: str, types: list[Any]) -> Sample:
     return _repeat(lambda i: float(evaluate(*sets[i % len(sets)]).mean) * 1e6)
 
 
-def _time_packed(call: Any, out_types: list[Any]) -> Sample:
+def _time_library(call: Any) -> Sample:
     function = tvm.get_global_func(packed_name(call))
-    arguments = call_inputs(call)
-    types = [arg.ty for arg in arguments if hasattr(arg.ty, "dtype")]
-    sets = _buffer_sets(types + out_types)
+    sets = [random_arguments(call, seed) for seed in range(2)]
 
     def run(i: int) -> float:
-        buffers = list(sets[i % len(sets)])
-        full = [buffers.pop(0) if hasattr(a.ty, "dtype") else _plain(a) for a in arguments]
+        arguments = sets[i % len(sets)]
         begin = time.perf_counter()
-        function(*full, *buffers)
+        function(*arguments)
         return (time.perf_counter() - begin) * 1e6
 
     return _repeat(run)
@@ -151,13 +152,6 @@ def _buffer(ty: Any, rng: np.random.Generator) -> Any:
 
 def _flat(ty: Any) -> list[Any]:
     return list(ty.fields) if hasattr(ty, "fields") else [ty]
-
-
-def _plain(expr: Any) -> Any:
-    """A shape or integer argument as the VM would pass it."""
-    if hasattr(expr, "values"):
-        return tvm.runtime.ShapeTuple([int(v) for v in expr.values])
-    return int(expr.value)
 
 
 def _processor() -> str:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from disco_fuse.frontend.torch.step import training_step
+from disco_fuse.frontend.torch.torch_optimizer import to_torch_optimizer
 
-__all__ = ["training_step"]
+__all__ = ["to_torch_optimizer", "training_step"]
