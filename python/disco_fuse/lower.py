@@ -6,10 +6,13 @@ every PrimFunc annotated with its fusion pattern -- the form in which TVM's own 
 
 from __future__ import annotations
 
-import tvm
-from tvm import relax
+import math
 
-from disco_fuse.bindings import ALLREDUCE_OP
+import tvm
+from tvm import relax, topi
+from tvm.ir import Call
+
+from disco_fuse.bindings import ALLREDUCE_OP, static_shape
 from disco_fuse.kernels.library import DispatchMatmul
 
 
@@ -38,7 +41,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
     check_single_dataflow_block(mod)
     passes = [DispatchMatmul()] if library else []
     passes += [
-        relax.transform.LegalizeOps(skip_ops=[ALLREDUCE_OP]),
+        relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.DeadCodeElimination(),
     ]
@@ -64,3 +67,19 @@ def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:
         raise ValueError(f"main must be exactly one dataflow block, but it consists of {kinds}")
     return main
 
+
+
+def _legalize_mean(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
+    """A sum and a division, each an op of its own.
+
+    TVM makes one PrimFunc of both, which its pattern analysis takes for something like a matmul:
+    nothing that feeds the sum could be fused into it.
+    """
+    shape = static_shape(call.args[0].ty)
+    axes = [int(a) for a in call.attrs.axis] if call.attrs.axis else list(range(len(shape)))
+    count = math.prod(shape[axis] for axis in axes)
+    total = builder.emit_te(topi.sum, call.args[0], axes, bool(call.attrs.keepdims))
+    dtype = total.ty.dtype.dtype
+    return builder.call_te(
+        lambda t: topi.divide(t, tvm.tirx.const(count, str(dtype))), total, primfunc_name_hint="divide"
+    )
