@@ -1,0 +1,1 @@
+"""Kernels: facts about operators, and the code that runs them."""

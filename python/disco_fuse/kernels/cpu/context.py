@@ -1,0 +1,123 @@
+"""What every rule knows while it writes a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import tirx
+from tvm.target import Target, codegen
+
+from .affine import Affine, Axis
+from .emit import FlatBuffers
+from .fast_math import has_fast_call
+from .scalar import Node, is_guard
+
+DEFAULT_VECTOR_BITS = 128
+PARALLEL_ELEMENTS = 1 << 16
+"""A nest is split over the target's cores when it computes at least this many elements."""
+
+
+class Declined(Exception):
+    """A rule's reason for not serving a nest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a target says about the CPU.
+
+    Attributes
+    ----------
+    vector_bits
+        Width of a vector register.
+    num_cores
+        Cores a kernel may use.
+    """
+
+    vector_bits: int
+    num_cores: int
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """Read the ``mcpu``/``mattr`` and ``num-cores`` of an llvm target."""
+        bits = int(codegen.llvm_get_vector_width(target))
+        return Machine(
+            vector_bits=bits if bits > 0 else DEFAULT_VECTOR_BITS,
+            num_cores=int(target.attrs.get("num-cores", 1)),
+        )
+
+    def lanes(self, nodes: Iterable[Node], dtypes: Iterable[str]) -> int:
+        """Elements of a vector for a loop that computes these nodes and stores these types.
+
+        The widest floating point type decides; without one, 32-bit elements are assumed.
+        """
+        bits = 0
+        for dtype in (*(node.dtype for node in nodes), *dtypes):
+            if dtype.startswith(("float", "bfloat")):
+                bits = max(bits, int(dtype.lstrip("bfloat")))
+        return max(1, self.vector_bits // (bits or 32))
+
+
+@dataclass(kw_only=True)
+class Kernel:
+    """State shared by the nests of one kernel.
+
+    Attributes
+    ----------
+    machine
+        The CPU.
+    needed
+        Buffers that some nest or the caller reads from memory.
+    buffers
+        Flat views of all buffers.
+    """
+
+    machine: Machine
+    needed: set[tirx.Buffer]
+    buffers: FlatBuffers = field(default_factory=FlatBuffers)
+
+    def store(self, buffer: tirx.Buffer, offset: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
+        """``buffer[offset] = value`` on the flat view."""
+        return tirx.BufferStore(self.buffers.view(buffer), value, [offset])
+
+
+def reachable(roots: Iterable[Node]) -> list[Node]:
+    """All nodes that the roots are computed from, without repetition."""
+    seen: dict[Node, None] = {}
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen[node] = None
+            todo.extend(node.args)
+    return list(seen)
+
+
+def loaded_buffers(nodes: Iterable[Node]) -> set[tirx.Buffer]:
+    """Buffers that the nodes read from memory."""
+    return {node.payload[0] for node in nodes if node.kind == "load"}
+
+
+def affine_values(nodes: Iterable[Node]) -> list[Affine]:
+    """All index expressions among the nodes."""
+    found: list[Affine] = []
+    for node in nodes:
+        if node.kind == "load":
+            found.append(node.payload[1])
+        elif node.kind == "index":
+            found.append(node.payload)
+    return found
+
+
+def vectorizes(node: Node, group: Iterable[Axis]) -> bool:
+    """Whether TVM can evaluate `node` for all lanes of a loop over `group` at once.
+
+    It runs a branch on a varying condition, or a function without a vector form, lane by lane,
+    and then loses the values that were named in the loop body.
+    """
+    if is_guard(node):
+        return not node.args[0].axes & frozenset(group)
+    if node.kind is tvm.ir.Call and node.axes & frozenset(group):
+        return has_fast_call(node) or bool(node.payload.get_attr("TVectorizable"))
+    return True

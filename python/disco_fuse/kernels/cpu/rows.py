@@ -1,0 +1,401 @@
+"""Rule `rows`: one loop over rows for all roots of a nest.
+
+::
+
+    for row in range(R):                  # all operators of the nest share it
+        for j in vectors(n): m = max(m, x[row, j])
+        for j in vectors(n): e[j] = exp(x[row, j] - m); s += e[j]      # e is one row
+        for j in vectors(n): y[row, j] = e[j] / s
+
+Roots whose inputs are ready share a loop over the row; a value passes from one root to the next
+in a register, to a later loop through a buffer of one row, and a reduction's result is a scalar.
+When nothing is reduced, the row loop and the loop in the row become one as far as memory allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tvm import tirx
+from tvm.tirx import ForKind
+
+from ..stages import Stage, element_bytes, num_elements, shape_of
+from .affine import Axis, merged_coefficient
+from .context import Declined, Kernel, affine_values, reachable, vectorizes
+from .emit import (
+    Scope,
+    count_uses,
+    immediate,
+    int_imm,
+    loop,
+    sequence,
+    vector_loop,
+    vector_pieces,
+)
+from .resolve import Resolver, Root
+
+MAX_ACCUMULATORS = 4
+STACK_BYTES = 64 * 1024
+
+
+@dataclass(kw_only=True, eq=False)
+class Pass:
+    """Roots that share one loop over the row (no loop when `group` is empty)."""
+
+    group: tuple[Axis, ...]
+    roots: list[Root] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Elements of the row."""
+        count = 1
+        for axis in self.group:
+            count *= axis.extent
+        return count
+
+
+@dataclass(kw_only=True, eq=False)
+class RowNest:
+    """A nest of this rule: row axes, and the passes over each row in order."""
+
+    row_axes: tuple[Axis, ...]
+    passes: list[Pass] = field(default_factory=list)
+
+    @property
+    def roots(self) -> list[Root]:
+        """All roots in execution order."""
+        return [root for one in self.passes for root in one.roots]
+
+
+def row_shape(stage: Stage, rows: int) -> tuple[tuple[int, ...], int]:
+    """Extents > 1 of the row axes of a stage and the length of its row.
+
+    Raises
+    ------
+    Declined
+        When the stage has another number of rows.
+    """
+    assert stage.output is not None
+    shape = shape_of(stage.output)
+    if stage.combine is not None:
+        if len(stage.reduce_axes) != 1 or num_elements(stage.output) != rows:
+            raise Declined(f"{stage.name} does not reduce a row")
+        return tuple(e for e in shape if e > 1), stage.reduce_axes[0][1]
+    if num_elements(stage.output) == rows:
+        return tuple(e for e in shape if e > 1), 1
+    if not shape or num_elements(stage.output) != rows * shape[-1]:
+        raise Declined(f"{stage.name} has no {rows} rows")
+    return tuple(e for e in shape[:-1] if e > 1), shape[-1]
+
+
+def plan(stages: Sequence[Stage], rows: int, resolver: Resolver) -> RowNest:
+    """Resolve the root stages of a nest with `rows` rows.
+
+    Raises
+    ------
+    Declined
+        When their rows have different shapes.
+    NotPointwise
+        When a row depends on another row.
+    """
+    dims, _ = row_shape(stages[0], rows)
+    nest = RowNest(row_axes=tuple(Axis(f"r{k}", extent) for k, extent in enumerate(dims)))
+    columns: dict[int, Axis] = {}
+    for stage in stages:
+        own, length = row_shape(stage, rows)
+        if own != dims:
+            raise Declined(f"{stage.name} has rows {own}, the nest has {dims}")
+        column = columns.setdefault(length, Axis("j", length)) if length > 1 else None
+        shape = shape_of(stage.output)
+        remaining = list(nest.row_axes)
+        axes: list[Axis | None] = []
+        is_vector = stage.combine is None and length > 1
+        for position, (_, extent) in enumerate(stage.axes):
+            if is_vector and position == len(shape) - 1:
+                axes.append(column)
+            else:
+                axes.append(remaining.pop(0) if extent > 1 else None)
+        reduce = [column] * len(stage.reduce_axes)
+        root = resolver.root(stage, axes, reduce)
+        _place(nest, root, () if column is None else (column,))
+        resolver.add(root)
+    return nest
+
+
+def _place(nest: RowNest, root: Root, group: tuple[Axis, ...]) -> None:
+    """Put a root into the first pass where its inputs are ready."""
+    results = {id(root.result): root for root in nest.roots}
+    ready = 0
+    used = {id(node) for node in reachable([root.node]) if id(node) in results}
+    for position, one in enumerate(nest.passes):
+        for earlier in one.roots:
+            if id(earlier.result) in used:
+                same = one.group == group and earlier.stage.combine is None and group != ()
+                ready = max(ready, position if same else position + 1)
+    for one in nest.passes[ready:]:
+        if one.group == group:
+            one.roots.append(root)
+            return
+    nest.passes.append(Pass(group=group, roots=[root]))
+
+
+def single(root: Root) -> RowNest:
+    """The nest of one root on its own: trailing axes that fuse are its row."""
+    spatial, reduce = list(root.axes), list(root.reduce_axes)
+    if root.stage.combine is not None:
+        return RowNest(row_axes=tuple(spatial), passes=[Pass(group=tuple(reduce), roots=[root])])
+    group = spatial[-1:]
+    return RowNest(row_axes=tuple(spatial[:-1]), passes=[Pass(group=tuple(group), roots=[root])])
+
+
+def flatten(nest: RowNest) -> RowNest:
+    """Move row axes into the row while every access stays one linear walk."""
+    if len(nest.passes) != 1:
+        return nest
+    (only,) = nest.passes
+    if any(root.stage.combine is not None for root in only.roots):
+        return nest
+    values = affine_values(reachable(root.node for root in only.roots))
+    values.extend(root.offset for root in only.roots)
+    for keep in range(len(nest.row_axes)):
+        group = (*nest.row_axes[keep:], *only.group)
+        if all(merged_coefficient(value, group) is not None for value in values):
+            merged = Pass(group=group, roots=only.roots)
+            return RowNest(row_axes=nest.row_axes[:keep], passes=[merged])
+    return nest
+
+
+def emit(nest: RowNest, kernel: Kernel) -> list[tirx.Stmt]:
+    """The statements of a nest."""
+    nest = flatten(nest)
+    roots = nest.roots
+    uses = count_uses(root.node for root in roots)
+    outer = Scope(None, buffers=kernel.buffers, uses=uses)
+    if not nest.row_axes:
+        _emit_row(nest, kernel, outer, outer)
+        return outer.statements
+    extent = 1
+    for axis in nest.row_axes:
+        extent *= axis.extent
+
+    def body(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+        scope = Scope(outer, nest.row_axes, position)
+        _emit_row(nest, kernel, scope, outer)
+        return scope.statements
+
+    rows = loop(extent, body, ForKind.SERIAL)
+    return [*outer.statements, rows]
+
+
+def _emit_row(nest: RowNest, kernel: Kernel, scope: Scope, outer: Scope) -> None:
+    """All passes over one row."""
+    kept: dict[Root, tirx.Buffer | None] = {}
+    for position, one in enumerate(nest.passes):
+        later = [root.node for p in nest.passes[position + 1 :] for root in p.roots]
+        needed_later = set(reachable(later))
+        for root in one.roots:
+            if root.stage.combine is None and one.group and root.result in needed_later:
+                kept[root] = None if root.buffer in kernel.needed else _row_buffer(root, one, outer)
+        if not one.group:
+            _emit_scalars(one, kernel, scope)
+        elif any(root.stage.combine is not None for root in one.roots):
+            _emit_reduce(one, kernel, scope, kept)
+        else:
+            lanes = _lanes(one, kernel)
+            for start, count, width in vector_pieces(one.length, lanes):
+                statement = vector_loop(
+                    start, count, width, lambda at, one=one: _element(one, kernel, scope, at, kept)
+                )
+                scope.statements.append(statement)
+
+
+def _lanes(one: Pass, kernel: Kernel) -> int:
+    nodes = reachable(root.node for root in one.roots)
+    if not all(vectorizes(node, one.group) for node in nodes):
+        return 1
+    return kernel.machine.lanes(nodes, [root.dtype for root in one.roots])
+
+
+def _row_buffer(root: Root, one: Pass, outer: Scope) -> tirx.Buffer:
+    """A buffer of one row, allocated before the row loop."""
+    size = one.length * element_bytes(root.buffer)
+    buffer = tirx.decl_buffer(
+        (int_imm(one.length),),
+        root.dtype,
+        name="row",
+        scope="local" if size <= STACK_BYTES else "global",
+    )
+    outer.statements.append(tirx.AllocBuffer(buffer))
+    return buffer
+
+
+def _emit_scalars(one: Pass, kernel: Kernel, scope: Scope) -> None:
+    """Roots with one element per row."""
+    for root in one.roots:
+        value = scope.bind("s", scope.value(root.node))
+        scope.values[root.result] = value
+        if root.buffer in kernel.needed:
+            scope.statements.append(kernel.store(root.buffer, scope.offset(root.offset), value))
+
+
+def _inner_scope(
+    one: Pass, scope: Scope, at: tirx.Expr, kept: dict[Root, tirx.Buffer | None], kernel: Kernel
+) -> Scope:
+    """A scope for one position of the row that sees the rows kept by earlier passes."""
+    inner = Scope(scope, one.group, at)
+    for root, buffer in kept.items():
+        if root not in one.roots and root.result in scope.uses:
+            if root.result.axes <= inner.axes:
+                source, offset = (
+                    (kernel.buffers.view(root.buffer), inner.offset(root.offset))
+                    if buffer is None
+                    else (buffer, at)
+                )
+                inner.values[root.result] = tirx.BufferLoad(source, [offset])
+    return inner
+
+
+def _element(
+    one: Pass,
+    kernel: Kernel,
+    scope: Scope,
+    at: tirx.Expr,
+    kept: dict[Root, tirx.Buffer | None],
+) -> Sequence[tirx.Stmt]:
+    """All elementwise roots at one position. Every load comes before the first store."""
+    inner = _inner_scope(one, scope, at, kept, kernel)
+    stores: list[tirx.Stmt] = []
+    for root in one.roots:
+        if root.stage.combine is not None:
+            continue
+        value = inner.value(root.node)
+        if len(one.roots) > 1:
+            value = inner.bind("e", value)
+        inner.values[root.result] = value
+        buffer = kept.get(root)
+        if buffer is not None:
+            stores.append(tirx.BufferStore(buffer, value, [at]))
+        if root.buffer in kernel.needed:
+            stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
+    return [*inner.statements, *stores]
+
+
+def _emit_reduce(
+    one: Pass, kernel: Kernel, scope: Scope, kept: dict[Root, tirx.Buffer | None]
+) -> None:
+    """One loop that accumulates every reduction of the pass in vector lanes."""
+    reduced = [root for root in one.roots if root.stage.combine is not None]
+    lanes = _lanes(one, kernel)
+    while lanes > max(1, one.length):
+        lanes //= 2
+    if lanes < 4:
+        lanes = 1
+    unroll = MAX_ACCUMULATORS
+    while unroll > 1 and (unroll * lanes > one.length or lanes == 1):
+        unroll //= 2
+    width = unroll * lanes
+    accumulators: dict[Root, tirx.Buffer] = {}
+    for root in reduced:
+        buffer = tirx.decl_buffer((int_imm(width),), root.dtype, name="acc", scope="local")
+        accumulators[root] = buffer
+        identity = immediate(root.dtype, root.stage.identity.value)
+        scope.statements.append(tirx.AllocBuffer(buffer))
+        scope.statements.append(
+            vector_loop(
+                0,
+                1,
+                width,
+                lambda lane, b=buffer, v=identity: [tirx.BufferStore(b, v, [lane])],
+            )
+        )
+
+    def body(at: tirx.Expr, slot: tirx.Expr) -> Sequence[tirx.Stmt]:
+        inner = _inner_scope(one, scope, at, kept, kernel)
+        stores: list[tirx.Stmt] = []
+        for root in one.roots:
+            value = inner.value(root.node)
+            if root in accumulators:
+                buffer = accumulators[root]
+                total = root.stage.combine(tirx.BufferLoad(buffer, [slot]), value)
+                stores.append(tirx.BufferStore(buffer, total, [slot]))
+                continue
+            value = inner.bind("e", value)
+            inner.values[root.result] = value
+            row = kept.get(root)
+            if row is not None:
+                stores.append(tirx.BufferStore(row, value, [at]))
+            if root.buffer in kernel.needed:
+                stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
+        return [*inner.statements, *stores]
+
+    scope.statements.extend(accumulate(one.length, lanes, unroll, body))
+    for root in reduced:
+        buffer = accumulators[root]
+        scope.statements.extend(fold_lanes(buffer, width, root))
+        value = scope.bind("s", tirx.BufferLoad(buffer, [int_imm(0)]))
+        scope.values[root.result] = value
+        if root.buffer in kernel.needed:
+            scope.statements.append(kernel.store(root.buffer, scope.offset(root.offset), value))
+
+
+def accumulate(length: int, lanes: int, unroll: int, body: object) -> list[tirx.Stmt]:
+    """Loops over ``range(length)`` that call ``body(position, accumulator slot)``."""
+    assert callable(body)
+    statements: list[tirx.Stmt] = []
+    chunk = lanes * unroll
+    count = length // chunk
+
+    def chunks(base: tirx.Expr) -> list[tirx.Stmt]:
+        parts: list[tirx.Stmt] = []
+        for step in range(unroll):
+            shift = step * lanes
+            parts.append(
+                vector_loop(
+                    shift,
+                    1,
+                    lanes,
+                    lambda slot, base=base: body(base * int_imm(chunk) + slot, slot),
+                )
+            )
+        return parts
+
+    if count > 1:
+        statements.append(loop(count, chunks, ForKind.SERIAL))
+    elif count == 1:
+        statements.extend(chunks(int_imm(0)))
+    done = count * chunk
+    for start, pieces, width in vector_pieces(length - done, lanes):
+        for_width = width
+
+        def piece(base: tirx.Expr, start: int = start, width: int = for_width) -> list[tirx.Stmt]:
+            first = base * int_imm(width) + int_imm(done + start)
+            return [vector_loop(0, 1, width, lambda lane: body(first + lane, lane))]
+
+        if pieces > 1:
+            statements.append(loop(pieces, piece, ForKind.SERIAL))
+        else:
+            statements.extend(piece(int_imm(0)))
+    return statements
+
+
+def fold_lanes(buffer: tirx.Buffer, width: int, root: Root) -> list[tirx.Stmt]:
+    """Combine the lanes of an accumulator into its first one."""
+    statements: list[tirx.Stmt] = []
+    half = width // 2
+    while half >= 1:
+
+        def step(lane: tirx.Expr, half: int = half) -> list[tirx.Stmt]:
+            total = root.stage.combine(
+                tirx.BufferLoad(buffer, [lane]), tirx.BufferLoad(buffer, [lane + int_imm(half)])
+            )
+            return [tirx.BufferStore(buffer, total, [lane])]
+
+        statements.append(vector_loop(0, 1, half, step))
+        half //= 2
+    return statements
+
+
+def whole(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """The statements as one."""
+    return sequence(statements)
