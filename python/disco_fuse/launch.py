@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ _RANK_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-_GRACE_S = 2.0
+_GRACE_S = 5.0  # mpirun itself gives its ranks one second
 
 
 def find_mpirun() -> Path:
@@ -148,20 +149,37 @@ def run(
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as expired:
+            _end_session(process)
+            stdout, stderr = process.communicate()
+            raise subprocess.TimeoutExpired(argv, expired.timeout, stdout, stderr) from None
         except BaseException:
-            _end_group(process)
+            _end_session(process)
             raise
     return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
 
 
-def _end_group(process: subprocess.Popen[str]) -> None:
-    """End a process and all it started: politely, so that mpirun cleans up, then by force."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            continue
+def _end_session(process: subprocess.Popen[str]) -> None:
+    """End a session leader and all it started: politely, so that mpirun cleans up, then by force.
+
+    The ranks are in process groups of their own, but in mpirun's session.
+    """
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    process.kill()
+    for pid in _session_members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _session_members(session: int) -> list[int]:
+    """Processes of a POSIX session on this host, from /proc (Linux)."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # the process may end meanwhile
+            # "pid (name) state parent group session ...", where the name may hold anything.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                members.append(int(stat.parent.name))
+    return members

@@ -41,16 +41,24 @@ void CheckInterruptOfPython() {
   if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
 }
 
+char* HostData(const ffi::TensorView& tensor) {
+  if (tensor.device().device_type != kDLCPU) {
+    TVM_FFI_THROW(ValueError) << "a tensor is on device type " << tensor.device().device_type
+                              << "; this transport moves host memory only (" << kDLCPU << ")";
+  }
+  if (!tensor.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "a tensor of shape " << tensor.shape() << " is not contiguous";
+  }
+  return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
+}
+
 TensorSpan ToSpan(const ffi::TensorView& tensor) {
-  TVM_FFI_CHECK(tensor.device().device_type == kDLCPU, ValueError)
-      << "the tensor is on device type " << tensor.device().device_type
-      << "; this transport moves host memory (kDLCPU)";
-  TVM_FFI_CHECK(tensor.IsContiguous(), ValueError) << "the tensor is not contiguous";
   const DLDataType dtype = tensor.dtype();
-  TVM_FFI_CHECK(dtype.code == kDLFloat && dtype.lanes == 1 && (dtype.bits == 32 || dtype.bits == 64),
-                TypeError)
-      << "the tensor is of " << ffi::DLDataTypeToString(dtype) << "; float32 or float64 is needed";
-  return {static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(), tensor.numel(),
+  if (dtype.code != kDLFloat || dtype.lanes != 1 || (dtype.bits != 32 && dtype.bits != 64)) {
+    TVM_FFI_THROW(TypeError) << "a gradient is of " << ffi::DLDataTypeToString(dtype)
+                             << "; allowed: float32, float64";
+  }
+  return {HostData(tensor), tensor.numel(),
           dtype.bits == 32 ? DataType::kFloat32 : DataType::kFloat64};
 }
 
@@ -104,17 +112,20 @@ SessionRef& CurrentSession() {
 
 SessionObj* RequireSession(const char* function) {
   const SessionRef& session = CurrentSession();
-  TVM_FFI_CHECK(session.defined(), RuntimeError)
-      << function << " needs a session on the thread that runs the step, and there is none; "
-      << "run the step inside `with session.step():` of a disco_fuse.runtime.Session";
+  if (!session.defined()) {
+    TVM_FFI_THROW(RuntimeError)
+        << function << " needs a session on the thread that runs the step, and there is none; "
+        << "run the step inside `with session.step():` of a disco_fuse.runtime.Session";
+  }
   return const_cast<SessionObj*>(session.get());
 }
 
 /*! \brief (bucket, tensor...) of a packed call; the spans go into the session's own vector. */
 int64_t ReadArguments(const char* function, ffi::PackedArgs args, SessionObj* session) {
-  TVM_FFI_CHECK(args.size() >= 2, TypeError)
-      << function << " takes a bucket and at least one tensor, got " << args.size()
-      << " arguments";
+  if (args.size() < 2) {
+    TVM_FFI_THROW(TypeError) << function << " takes a bucket and at least one tensor, got "
+                             << args.size() << " arguments";
+  }
   session->arguments.clear();
   for (int i = 1; i < args.size(); ++i) {
     session->arguments.push_back(ToSpan(args[i].cast<ffi::TensorView>()));
@@ -166,9 +177,7 @@ CommunicatorRef CreateMpi(const ffi::String& library_path, uint64_t comm, uint64
 
 void Broadcast(const CommunicatorRef& communicator, const ffi::TensorView& tensor, int64_t index,
                int64_t root) {
-  TVM_FFI_CHECK(tensor.device().device_type == kDLCPU && tensor.IsContiguous(), ValueError)
-      << "broadcast needs contiguous host memory";
-  char* data = static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
+  char* data = HostData(tensor);
   const int64_t num_bytes = static_cast<int64_t>(
       ffi::GetDataSize(static_cast<size_t>(tensor.numel()), tensor.dtype()));
   CommunicationJob job([=](Communicator* run, const ProgressControl& control) {
@@ -184,8 +193,7 @@ void Broadcast(const CommunicatorRef& communicator, const ffi::TensorView& tenso
 /*! \brief Writes one row (kind, id, start_ns, finish_ns) per event; see num_events for the rows. */
 void CopyEvents(const SessionRef& session, const ffi::TensorView& rows) {
   const std::vector<Event> events = Translate([&] { return session->session.Events(); });
-  TVM_FFI_CHECK(rows.numel() == static_cast<int64_t>(events.size()) * 4, ValueError)
-      << "the array has " << rows.numel() << " elements, not " << events.size() * 4;
+  TVM_FFI_ICHECK_EQ(rows.numel(), static_cast<int64_t>(events.size()) * 4);
   auto* out = static_cast<int64_t*>(rows.data_ptr());
   for (const Event& event : events) {
     *out++ = static_cast<int64_t>(event.kind);

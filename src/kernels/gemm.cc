@@ -125,31 +125,24 @@ int64_t NumOutputElements(const GemmProblem& problem) {
 }
 
 /*! \brief Walks a batch in row-major order and keeps the element offsets of the three operands. */
-class BatchWalk {
- public:
-  explicit BatchWalk(const GemmProblem& problem)
-      : problem_(problem), a(problem.a.offset), b(problem.b.offset), c(problem.c.offset) {}
+struct BatchWalk {
+  explicit BatchWalk(const GemmProblem& gemm)
+      : problem(gemm), a(gemm.a.offset), b(gemm.b.offset), c(gemm.c.offset) {}
 
   void Next() {
-    for (int d = problem_.num_batch_dims - 1; d >= 0; --d) {
-      Move(d, 1);
-      if (++index_[d] < problem_.batch_shape[d]) return;
-      Move(d, -problem_.batch_shape[d]);
-      index_[d] = 0;
+    for (int d = problem.num_batch_dims - 1; d >= 0; --d) {
+      const bool wraps = index[d] + 1 == problem.batch_shape[d];
+      const int64_t steps = wraps ? -index[d] : 1;
+      a += steps * problem.a.batch_strides[d];
+      b += steps * problem.b.batch_strides[d];
+      c += steps * problem.c.batch_strides[d];
+      index[d] += steps;
+      if (!wraps) return;
     }
   }
 
- private:
-  const GemmProblem& problem_;
-  std::array<int64_t, GemmProblem::kMaxBatchDims> index_{};
-
-  void Move(int d, int64_t steps) {
-    a += steps * problem_.a.batch_strides[d];
-    b += steps * problem_.b.batch_strides[d];
-    c += steps * problem_.c.batch_strides[d];
-  }
-
- public:
+  const GemmProblem& problem;
+  std::array<int64_t, GemmProblem::kMaxBatchDims> index{};
   int64_t a;
   int64_t b;
   int64_t c;

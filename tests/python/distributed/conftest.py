@@ -1,0 +1,81 @@
+"""Starts the ranks of a test and checks that none outlives it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from disco_fuse import launch
+
+HERE = Path(__file__).parent
+# A job that dies by itself must have ended long before this one is used.
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A job that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def lines(self, pattern: str) -> list[str]:
+        """What `pattern`'s group matched, line by line."""
+        return re.findall(pattern, self.stdout, re.MULTILINE)
+
+
+def pids_in(output: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"^pid (\d+)$", output, re.MULTILINE)]
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists() and os.path.exists(f"/proc/{pid}/exe")
+
+
+def assert_none_left(pids: list[int]) -> None:
+    deadline = time.monotonic() + 2.0
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+RunRanks = Callable[..., Finished]
+
+
+@pytest.fixture
+def run_ranks() -> RunRanks:
+    """``run_ranks(script_args..., num_ranks=2)``: run a script of this folder and return its end."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed (extra: mpi)")
+    try:
+        launch.find_mpirun()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+    def run(script: str, *args: str, num_ranks: int = 2) -> Finished:
+        start = time.monotonic()
+        done = launch.run(
+            [str(HERE / script), *args],
+            num_ranks,
+            timeout_s=LIMIT_S,
+            capture=True,
+            oversubscribe=True,
+        )
+        seconds = time.monotonic() - start
+        pids = pids_in(done.stdout)
+        assert len(pids) == num_ranks, done
+        assert_none_left(pids)
+        return Finished(
+            returncode=done.returncode, stdout=done.stdout, stderr=done.stderr, seconds=seconds
+        )
+
+    return run
