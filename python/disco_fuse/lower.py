@@ -13,6 +13,7 @@ from tvm import relax, topi
 from tvm.ir import Call
 
 from disco_fuse.bindings import ALLREDUCE_OP, static_shape
+from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.kernels.library import DispatchMatmul
 
 
@@ -43,6 +44,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
     passes += [
         relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
         relax.transform.AnnotateTIROpPattern(),
+        MarkOps(),
         relax.transform.DeadCodeElimination(),
     ]
     with target:
