@@ -37,7 +37,7 @@ from disco_fuse.plan import write_plan
 from disco_fuse.profile import ProfileDatabase, measure_device, profile_ops
 from disco_fuse.profile.allreduce import profile_allreduce
 from disco_fuse.search import search
-from disco_fuse.simulate import simulate
+from disco_fuse.simulate import schedule, simulate
 from disco_fuse.target import host_target
 from disco_fuse.workload import Workload
 from disco_fuse.zoo.byte_gpt import ByteGPT, text_batches
@@ -137,7 +137,8 @@ def main() -> int:
 
     # 5. One compiled step and one plan for each strategy.
     plans: dict[str, Path] = {}
-    for name, strategy in strategies.items():
+    for name, unordered in strategies.items():
+        strategy = schedule(graph, unordered, cost_model, cluster)
         timeline = simulate(graph, strategy, cost_model, cluster)
         plans[name] = options.output / "plans" / name
         write_plan(
@@ -146,14 +147,19 @@ def main() -> int:
             model=workload.name,
             mod=mod,
             extraction=extraction,
-            strategy=timeline.strategy,
+            strategy=strategy,
             target=target,
             world_size=options.ranks,
             cost_model={"name": cost_model.name, "digest": cost_model.digest},
-            predicted=timeline.summary(),
+            predicted={
+                "makespan_us": timeline.makespan_us,
+                "compute_us": timeline.compute_us,
+                "allreduce_us": timeline.allreduce_us,
+                "overlap": timeline.overlap,
+            },
             names=(*step.input_names, *step.names),
         )
-        trace = json.dumps(timeline.to_chrome_trace())
+        trace = timeline.to_chrome_trace(graph, strategy)
         (options.output / f"simulated_{name}.trace.json").write_text(trace)
         say(f"built {name}")
     (options.output / "plan.json").write_bytes((plans["disco_fuse"] / "plan.json").read_bytes())

@@ -56,7 +56,7 @@ class Plan:
     graph_digest : str
         Of the OpGraph; a strategy means nothing for another graph.
     strategy : dict
-        As :meth:`Strategy.to_json` writes it.
+        What :meth:`Strategy.to_json` writes.
     num_inputs : int
         The first ``num_inputs`` of ``tensors`` are the batch; the rest is state, updated in place.
     tensors : tuple of TensorSpec
@@ -103,7 +103,7 @@ class Plan:
                 f"plan {self.name!r} is for another module: its graph is {self.graph_digest}, "
                 f"this module's is {graph.digest}"
             )
-        return Strategy.from_json(graph, self.strategy)
+        return Strategy.from_json(graph, json.dumps(self.strategy))
 
 
 def write_plan(
@@ -137,7 +137,7 @@ def write_plan(
         world_size=world_size,
         cost_model=dict(cost_model),
         graph_digest=extraction.graph.digest,
-        strategy=strategy.to_json(),
+        strategy=json.loads(strategy.to_json()),
         num_inputs=int(main.attrs["num_input"]),
         tensors=tuple(
             _tensor_spec(name, param.ty) for name, param in zip(names, main.params, strict=True)

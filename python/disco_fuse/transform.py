@@ -13,14 +13,29 @@ import logging
 
 import tvm
 
+from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.apply import apply
-from disco_fuse.config import DEFAULT_CLUSTER, ClusterSpec, SearchConfig
+from disco_fuse.config import ClusterSpec, DeviceSpec, SearchConfig
 from disco_fuse.cost_model import CostModel, RooflineCostModel
 from disco_fuse.extract import extract
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.lower import lower
 from disco_fuse.search import search
 
+# Eight hosts of 16 cores on 10 Gbit/s Ethernet, from arithmetic rather than from a measurement: ring
+# AllReduce sends 2 * 7/8 of the bytes at 1.25 GB/s; 20 us is a usual round of small TCP messages.
+DEFAULT_CLUSTER = ClusterSpec(
+    name="8 hosts, 10 Gbit/s",
+    world_size=8,
+    device=DeviceSpec(
+        name="16 cores",
+        peak_gflops=500.0,
+        bandwidth_gbps=100.0,
+        launch_us=1.0,
+        nest_us=0.1,
+    ),
+    allreduce=AllReduceModel.linear(latency_us=14 * 20.0, us_per_byte=2 * 7 / 8 / 1250.0),
+)
 DEFAULT_SEARCH = SearchConfig(max_steps=20_000)
 DEFAULT_TARGET = "llvm"
 
@@ -43,7 +58,7 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
     Parameters
     ----------
     cluster : ClusterSpec
-        Device and network to optimise for; by default :data:`disco_fuse.config.DEFAULT_CLUSTER`.
+        Device and network to optimise for; by default :data:`DEFAULT_CLUSTER`.
     cost_model : CostModel, optional
         Prices fused kernels. By default the roofline of ``cluster.device``, which depends on
         nothing but the graph, so that a seed means the same plan on every machine.

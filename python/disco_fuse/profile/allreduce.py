@@ -7,10 +7,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from disco_fuse.config import AllReduceModel
+from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.launch import run
-from disco_fuse.runtime.communicator import abort_on_error, mpi
-from disco_fuse.runtime.measure import measure_allreduce
+from disco_fuse.runtime import abort_on_error, measure_allreduce, mpi
 
 # From a bias to all gradients of a small model; the model is fitted in two segments.
 DEFAULT_SIZES_BYTES = tuple(4096 * 4**i for i in range(7))
@@ -30,15 +29,17 @@ def profile_allreduce(
     ValueError
         ``num_ranks`` is below one or above the number of slots.
     RuntimeError
-        The measurement failed; the message holds what the ranks printed.
+        The measurement failed; the ranks have printed why.
     """
     if num_ranks == 1:
-        return AllReduceModel.free()
+        return AllReduceModel.linear(latency_us=0.0, us_per_byte=0.0)
     with tempfile.TemporaryDirectory(prefix="df-") as folder:
         output = Path(folder) / "allreduce.json"
         program = ["-m", "disco_fuse.profile.allreduce", "--output", str(output)]
         program += [str(size) for size in sizes_bytes]
-        run(program, num_ranks, timeout_s=_TIMEOUT_S)
+        finished = run(program, num_ranks, timeout_s=_TIMEOUT_S)
+        if finished.returncode != 0:
+            raise RuntimeError(f"measuring AllReduce ended with status {finished.returncode}")
         measured = json.loads(output.read_text(encoding="utf-8"))
     return AllReduceModel.fit([m["bytes"] for m in measured], [m["us"] for m in measured])
 
@@ -49,11 +50,13 @@ def main() -> None:
     parser.add_argument("sizes", type=int, nargs="+", help="message sizes in bytes")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    with mpi() as communicator, abort_on_error(communicator):
+    communicator = mpi()
+    with abort_on_error(communicator):
         measured = measure_allreduce(communicator, arguments.sizes, _REPEATS)
         if communicator.rank == 0:
             rows = [{"bytes": size, "us": median} for size, median, _ in measured]
             arguments.output.write_text(json.dumps(rows), encoding="utf-8")
+    communicator.close()
 
 
 if __name__ == "__main__":

@@ -16,14 +16,15 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # earlier lines, or of its own.
 LAYERS = [
     ["_ffi", "errors"],
-    ["config", "graph", "bindings", "target"],
+    ["allreduce", "graph", "bindings", "target"],
+    ["config"],
     ["strategy"],
     ["cost_model", "kernels", "frontend", "zoo"],
     ["simulate", "insert", "workload"],
     ["search", "lower"],
     ["extract"],
     ["apply", "donate", "baselines"],
-    ["build"],
+    ["build", "testing"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner"],
     ["compare"],
