@@ -93,8 +93,9 @@ def main() -> int:
     say(f"{workload.name}: {num_parameters / 1e6:.2f} M parameters, batch {BATCH} x {CONTEXT}")
 
     # 2. Its training step in Relax, with one AllReduce per gradient.
+    example = [torch.from_numpy(part) for part in workload.example_batch()]
     step = training_step(
-        workload.model, workload.example_batch(), loss=workload.loss, optimizer=workload.optimizer
+        workload.model, example, loss=workload.loss, optimizer=workload.optimizer
     )
     target = host_target()
     library = library_available()
