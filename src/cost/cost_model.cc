@@ -36,10 +36,11 @@ Nanoseconds ToNanoseconds(double us, const std::string& model, const OpGraph& gr
 void CheckCount(size_t num_predictions, const std::vector<Group>& groups, const std::string& model,
                 const OpGraph& graph) {
   if (num_predictions == groups.size()) return;
-  std::string first = groups.empty() ? "" : ", beginning with the " + DescribeGroup(graph, groups[0]);
-  throw std::invalid_argument("cost model '" + model + "' made " +
-                              std::to_string(num_predictions) + " predictions for " +
-                              std::to_string(groups.size()) + " groups" + first);
+  std::string first =
+      groups.empty() ? "" : ", beginning with the " + DescribeGroup(graph, groups[0]);
+  throw std::invalid_argument("cost model '" + model + "' made " + std::to_string(num_predictions) +
+                              " predictions for " + std::to_string(groups.size()) + " groups" +
+                              first);
 }
 
 }  // namespace disco_fuse

@@ -50,9 +50,9 @@ void CheckTimes(const OpGraph& graph, const std::vector<double>& times_us) {
 /*! \brief Buffers of one Predict call, so that pricing a group allocates nothing. */
 struct RooflineCostModel::Scratch {
   LoopNests nests;
-  uint32_t epoch = 0;                /*!< one per nest */
-  std::vector<uint32_t> op_seen;     /*!< per op: the nest that has read it */
-  std::vector<uint32_t> value_seen;  /*!< per external value */
+  uint32_t epoch = 0;               /*!< one per nest */
+  std::vector<uint32_t> op_seen;    /*!< per op: the nest that has read it */
+  std::vector<uint32_t> value_seen; /*!< per external value */
 
   bool FirstRead(std::vector<uint32_t>* seen, int32_t index) {
     if (static_cast<size_t>(index) >= seen->size()) seen->resize(index + 1, 0);
@@ -78,8 +78,8 @@ RooflineCostModel::RooflineCostModel(const OpGraph& graph, DeviceSpec device,
 std::vector<Nanoseconds> RooflineCostModel::Predict(const OpGraph& graph,
                                                     const std::vector<Group>& groups) const {
   if (graph.digest() != graph_digest_) {
-    throw std::invalid_argument("cost model 'roofline' was made for graph " +
-                                ToHex(graph_digest_) + ", got graph " + ToHex(graph.digest()));
+    throw std::invalid_argument("cost model 'roofline' was made for graph " + ToHex(graph_digest_) +
+                                ", got graph " + ToHex(graph.digest()));
   }
   Scratch scratch;
   std::vector<Nanoseconds> times;

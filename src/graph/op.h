@@ -8,9 +8,9 @@ namespace disco_fuse {
 
 /*! \brief Who executes an op. */
 enum class OpKind : int32_t {
-  kCompute = 0,    /*!< a generated kernel: may be fused */
-  kLibrary = 1,    /*!< a call into a library: always a unit of its own */
-  kAllReduce = 2,  /*!< a collective on the communication stream; may share a bucket */
+  kCompute = 0,   /*!< a generated kernel: may be fused */
+  kLibrary = 1,   /*!< a call into a library: always a unit of its own */
+  kAllReduce = 2, /*!< a collective on the communication stream; may share a bucket */
 };
 
 /*! \brief TVM's OpPatternKind, with TVM's numbers. */
@@ -40,7 +40,8 @@ struct Op {
   std::string merge_class; /*!< only collectives of equal class share a bucket */
 };
 
-/*! \brief `consumer` reads `bytes` of what `producer` writes, or (order_only) must come after it. */
+/*! \brief `consumer` reads `bytes` of what `producer` writes, or (order_only) must come after it.
+ */
 struct Edge {
   int32_t producer = 0;
   int32_t consumer = 0;

@@ -164,9 +164,8 @@ void OpGraph::Index(const std::vector<ExternalRead>& external_reads) {
   for (int32_t id = 0; id < num_ops(); ++id) {
     if (IsAllReduce(id)) allreduce_ops_.push_back(id);
   }
-  std::stable_sort(
-      allreduce_ops_.begin(), allreduce_ops_.end(),
-      [this](int32_t a, int32_t b) { return ProductionRank(a) < ProductionRank(b); });
+  std::stable_sort(allreduce_ops_.begin(), allreduce_ops_.end(),
+                   [this](int32_t a, int32_t b) { return ProductionRank(a) < ProductionRank(b); });
 }
 
 void OpGraph::ComputeDigest(const std::vector<ExternalRead>& external_reads) {

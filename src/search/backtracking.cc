@@ -176,8 +176,7 @@ SearchResult Search(const OpGraph& graph, const CostModel& model, const Cluster&
                     const SearchConfig& config, const std::vector<Strategy>& initial,
                     const Observer& observer) {
   config.Check();
-  SearchResult result =
-      Backtracking(graph, model, cluster, config, observer).Run(initial);
+  SearchResult result = Backtracking(graph, model, cluster, config, observer).Run(initial);
   result.lower_bound = LowerBound(graph, model, cluster);
   return result;
 }

@@ -40,8 +40,8 @@ bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, 
   choices_.clear();
   int32_t group = grouping.home(consumer);
   for (const DataEnd& end : graph_->producers(consumer)) {
-    bool inside = kind == EditKind::kFuse ? grouping.home(end.op) == group
-                                          : grouping.Holds(group, end.op);
+    bool inside =
+        kind == EditKind::kFuse ? grouping.home(end.op) == group : grouping.Holds(group, end.op);
     if (!inside && IsFusible(*graph_, end.op)) choices_.push_back(end.op);
   }
   if (choices_.empty()) return false;

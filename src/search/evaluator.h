@@ -28,9 +28,7 @@ class Evaluator {
   /*! \brief Prices the kernels of all groupings with one call of the cost model. */
   void Price(const std::vector<const Grouping*>& groupings);
   /*! \brief Schedules the i-th grouping that was priced last. */
-  Nanoseconds Schedule(size_t i) {
-    return scheduler_.Run(slots_[i].units, slots_[i].durations);
-  }
+  Nanoseconds Schedule(size_t i) { return scheduler_.Run(slots_[i].units, slots_[i].durations); }
   /*! \brief Representatives in the order of the last Schedule(i). */
   std::vector<int32_t> Order(size_t i) const {
     return scheduler_.RepresentativeOrder(slots_[i].units);

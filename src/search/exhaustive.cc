@@ -63,7 +63,9 @@ SearchResult Exhaustive(const OpGraph& graph, const CostModel& model, const Clus
   }
   size_t best = 0;
   for (size_t i = 1; i < states.size(); ++i) {
-    auto key = [&](size_t s) { return std::make_tuple(states[s].makespan, states[s].strategy.hash()); };
+    auto key = [&](size_t s) {
+      return std::make_tuple(states[s].makespan, states[s].strategy.hash());
+    };
     if (key(i) < key(best)) best = i;
   }
   SearchResult result{states[best].strategy};

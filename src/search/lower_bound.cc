@@ -11,10 +11,7 @@ std::vector<Nanoseconds> Floors(const OpGraph& graph, const CostModel& model) {
   std::vector<Group> library;
   for (int32_t op = 0; op < graph.num_ops(); ++op) {
     if (graph.op(op).kind == OpKind::kLibrary) {
-      Group group{{op}, {}};
-      bool read_by_any = !graph.consumers(op).empty() || graph.MustWrite(op);
-      if (read_by_any) group.outputs.push_back(op);
-      library.push_back(group);
+      library.push_back({{op}, {op}});
     } else if (graph.op(op).kind == OpKind::kCompute) {
       floors[op] = model.Floor(graph, op);
     }

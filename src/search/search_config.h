@@ -68,8 +68,8 @@ struct SearchResult {
   Nanoseconds makespan{0};
   Nanoseconds initial_makespan{0}; /*!< of the unfused strategy */
   Nanoseconds lower_bound{0};
-  int32_t start = 0;       /*!< 0: `edits` start from unfused; i: from the i-th initial strategy */
-  std::vector<Edit> edits; /*!< lead from there to `best` */
+  int32_t start = 0; /*!< 0: `edits` start from unfused; i: from the i-th initial strategy */
+  std::vector<Edit> edits = {}; /*!< lead from there to `best` */
   int64_t num_steps = 0;
   int64_t num_candidates = 0;
   StopReason stop_reason = StopReason::kQueueEmpty;

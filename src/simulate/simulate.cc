@@ -85,8 +85,7 @@ void Streams::Issue(const UnitGraph& units, int32_t unit, Nanoseconds duration) 
   if (stream == Stream::kCompute) start = free(Stream::kCompute);
   for (int32_t before : units.predecessors(unit)) start = std::max(start, finish_[before]);
   start_[unit] = start;
-  finish_[unit] =
-      stream == Stream::kCompute ? FinishOfCompute(start, duration) : start + duration;
+  finish_[unit] = stream == Stream::kCompute ? FinishOfCompute(start, duration) : start + duration;
   free_[static_cast<int32_t>(stream)] = finish_[unit];
 }
 

@@ -28,8 +28,8 @@ struct Event {
 struct Timeline {
   std::vector<Event> events; /*!< in emitted order */
   Nanoseconds makespan{0};
-  Nanoseconds compute{0};   /*!< sum over compute units without contention */
-  Nanoseconds allreduce{0}; /*!< time during which the communication stream is busy */
+  Nanoseconds compute{0};    /*!< sum over compute units without contention */
+  Nanoseconds allreduce{0};  /*!< time during which the communication stream is busy */
   Nanoseconds overlapped{0}; /*!< part of `allreduce` during which a compute unit runs */
   /*! \brief Units from the first to the last, each of which started when the one before ended. */
   std::vector<int32_t> critical_path;

@@ -91,9 +91,8 @@ FusionDecision OrderBeforeWriters(const std::vector<int32_t>& ops, int32_t into,
       int32_t group = grouping->home(writer);
       if (group == into || grouping->Precedes(into, group)) continue;
       if (grouping->Reaches(group, into, /*allow_direct=*/false)) {
-        return FusionDecision::Deny("cycle: a copy of " + graph.Describe(op) +
-                                    " would run after " + graph.Describe(writer) +
-                                    ", which overwrites what it reads");
+        return FusionDecision::Deny("cycle: a copy of " + graph.Describe(op) + " would run after " +
+                                    graph.Describe(writer) + ", which overwrites what it reads");
       }
       grouping->MoveBefore(group, into);
     }
@@ -114,8 +113,8 @@ FusionDecision FuseDuplicate(const FusionLimits& limits, const Edit& edit, Group
     FusionDecision decision = CheckDuplicable(graph, op);
     if (!decision.allowed()) return decision;
   }
-  FusionDecision decision = CheckDuplication(
-      graph, static_cast<int32_t>(grouping->copies().size() + ops.size()));
+  FusionDecision decision =
+      CheckDuplication(graph, static_cast<int32_t>(grouping->copies().size() + ops.size()));
   if (!decision.allowed()) return decision;
   std::vector<int32_t> members, all;
   grouping->Members(into, &members);
@@ -171,9 +170,8 @@ bool Touches(const Grouping& grouping, const std::vector<int32_t>& groups,
   };
   for (int32_t group : groups) {
     bool touches = is_other(group);
-    grouping.ForEachPredecessor(group, [&](int32_t before) {
-      touches = touches || is_other(before);
-    });
+    grouping.ForEachPredecessor(group,
+                                [&](int32_t before) { touches = touches || is_other(before); });
     if (touches) return true;
   }
   return false;

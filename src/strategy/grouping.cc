@@ -11,7 +11,8 @@ namespace disco_fuse {
 // How copies live and die (P, C, D are groups; x' is a copy of x):
 //
 //   P: x ---> C: y          duplicate x       P: x ---> D: z      z goes to     C: x y    (x is at
-//       \---> D: z          into C      =>                        C as well =>     D       home in C)
+//       \---> D: z          into C      =>                        C as well =>     D       home in
+//       C)
 //                                             C: x' y             nobody reads P's x, P disappears
 
 Grouping::Grouping(const OpGraph& graph)

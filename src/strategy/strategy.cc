@@ -81,8 +81,7 @@ void CheckUnits(const Grouping& grouping, const FusionLimits& limits) {
     FusionDecision decision = CheckDuplicable(graph, copy.op);
     if (!decision.allowed()) Fail(decision.reason());
   }
-  FusionDecision decision =
-      CheckDuplication(graph, static_cast<int32_t>(grouping.copies().size()));
+  FusionDecision decision = CheckDuplication(graph, static_cast<int32_t>(grouping.copies().size()));
   if (!decision.allowed()) Fail(decision.reason());
 }
 
