@@ -1,0 +1,219 @@
+"""Descriptions of devices and clusters, and the knobs of the search: frozen values."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from disco_fuse.allreduce import AllReduceModel
+
+__all__ = ["AllReduceModel", "ClusterSpec", "DeviceSpec", "FusionLimits", "SearchConfig"]
+
+EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
+BUCKET_NEIGHBOURS = ("producer-consumer", "production-order")
+
+_T = TypeVar("_T")
+
+
+def _require(ok: bool, what: str, allowed: str, value: object) -> None:
+    if not ok:
+        raise ValueError(f"{what} must be {allowed}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec:
+    """What the roofline model knows of a device.
+
+    Attributes
+    ----------
+    name : str
+    peak_gflops : float
+        1e9 operations a second.
+    bandwidth_gbps : float
+        1e9 bytes a second, to and from memory.
+    launch_us : float
+        Fixed time of every kernel or library call, microseconds.
+    nest_us : float
+        Fixed time of every further loop nest inside one kernel, microseconds.
+    """
+
+    name: str
+    peak_gflops: float
+    bandwidth_gbps: float
+    launch_us: float
+    nest_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("peak_gflops", "bandwidth_gbps"):
+            value = getattr(self, name)
+            _require(_is_number(value) and value > 0, f"DeviceSpec.{name}", "finite, > 0", value)
+        for name in ("launch_us", "nest_us"):
+            value = getattr(self, name)
+            _require(_is_number(value) and value >= 0, f"DeviceSpec.{name}", "finite, >= 0", value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """Where the step runs: equal devices, one AllReduce curve.
+
+    Attributes
+    ----------
+    name : str
+    world_size : int
+        Number of ranks.
+    device : DeviceSpec
+    allreduce : AllReduceModel
+    contention : float
+        Factor >= 1 by which compute slows down while communication is in flight; kept to 1/1000.
+    """
+
+    name: str
+    world_size: int
+    device: DeviceSpec
+    allreduce: AllReduceModel
+    contention: float = 1.0
+
+    def __post_init__(self) -> None:
+        ok = isinstance(self.world_size, int) and self.world_size >= 1
+        _require(ok, "ClusterSpec.world_size", "an integer >= 1", self.world_size)
+        ok = _is_number(self.contention) and 1 <= self.contention <= 1000
+        _require(ok, "ClusterSpec.contention", "from 1 to 1000", self.contention)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> ClusterSpec:
+        """Read a cluster from a TOML file.
+
+        The file holds ``name``, ``world_size``, optionally ``contention``, and the tables
+        ``[device]`` and ``[allreduce]`` with the fields of the classes of that name.
+
+        Raises
+        ------
+        ValueError
+            Naming the file and the field that is missing, unknown or wrong.
+        """
+        with open(path, "rb") as file:
+            try:
+                data = tomllib.load(file)
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(f"{path}: not TOML: {error}") from error
+        try:
+            device = _from_table(DeviceSpec, data.pop("device", None), "[device]")
+            allreduce = _from_table(AllReduceModel, data.pop("allreduce", None), "[allreduce]")
+            return _from_table(cls, {**data, "device": device, "allreduce": allreduce}, "top level")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _from_table(kind: type[_T], table: Any, where: str) -> _T:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{where} must be a table, got {table!r}")
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; allowed are {sorted(known)}")
+    try:
+        return kind(**table)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionLimits:
+    """Bounds of the search space.
+
+    Attributes
+    ----------
+    max_group_ops : int
+        Members of one kernel, copies included.
+    max_group_args : int
+        External inputs plus outputs of one kernel.
+    bucket_neighbours : str
+        ``"producer-consumer"``: buckets may be merged by an edit if their gradients come from one
+        unit or from two units joined by an edge (the paper's words). ``"production-order"``: also
+        if their gradients follow each other in production order; weight gradients that are library
+        calls never read each other, so that the paper's rule alone would merge nothing.
+    """
+
+    max_group_ops: int = 64
+    max_group_args: int = 64
+    bucket_neighbours: str = "production-order"
+
+    def __post_init__(self) -> None:
+        for name in ("max_group_ops", "max_group_args"):
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 1, f"FusionLimits.{name}", ">= 1", value)
+        _require(
+            self.bucket_neighbours in BUCKET_NEIGHBOURS,
+            "FusionLimits.bucket_neighbours",
+            f"one of {BUCKET_NEIGHBOURS}",
+            self.bucket_neighbours,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Knobs of the backtracking search; defaults from Yi et al., TPDS 2022, Section 5.
+
+    Attributes
+    ----------
+    alpha : float
+        Candidates of up to alpha times the best makespan are followed up.
+    beta : int
+        A candidate is made by 0 to beta random edits of one kind.
+    patience : int
+        Candidates without improvement after which the search ends.
+    seed : int
+        Same seed, same result, on every machine.
+    max_steps : int, optional
+        Candidates at most.
+    time_limit_s : float, optional
+        Seconds at most; a result found under a time limit is not reproducible.
+    methods : tuple of str
+        Kinds of edits, out of "fuse", "fuse-duplicate", "merge-buckets".
+    children_per_pop : int
+        Rounds of all methods per popped strategy (authors' code: 10).
+    queue_cap : int, optional
+        Queued strategies at most, the cheapest ones (authors' code: 50).
+    num_tries : int
+        Random places tried per edit before it is given up.
+    report_every : int
+        Candidates between two progress reports; also how often limits of time are looked at.
+    limits : FusionLimits
+    """
+
+    alpha: float = 1.05
+    beta: int = 10
+    patience: int = 1000
+    seed: int = 0
+    max_steps: int | None = None
+    time_limit_s: float | None = None
+    methods: tuple[str, ...] = EDIT_KINDS
+    children_per_pop: int = 1
+    queue_cap: int | None = None
+    num_tries: int = 8
+    report_every: int = 256
+    limits: FusionLimits = field(default_factory=FusionLimits)
+
+    def __post_init__(self) -> None:
+        ok = _is_number(self.alpha) and self.alpha >= 1
+        _require(ok, "SearchConfig.alpha", "finite, >= 1", self.alpha)
+        for name in ("beta", "patience", "children_per_pop", "num_tries", "report_every"):
+            value = getattr(self, name)
+            ok = isinstance(value, int) and value >= 1
+            _require(ok, f"SearchConfig.{name}", "an integer >= 1", value)
+        ok = isinstance(self.seed, int) and 0 <= self.seed < 2**63
+        _require(ok, "SearchConfig.seed", "an integer in [0, 2**63)", self.seed)
+        for name, least in (("max_steps", 0), ("queue_cap", 1), ("time_limit_s", 0)):
+            value = getattr(self, name)
+            ok = value is None or (_is_number(value) and value >= least)
+            _require(ok, f"SearchConfig.{name}", f"None or >= {least}", value)
+        ok = bool(self.methods) and all(method in EDIT_KINDS for method in self.methods)
+        _require(ok, "SearchConfig.methods", f"a non-empty tuple out of {EDIT_KINDS}", self.methods)

@@ -1,0 +1,219 @@
+"""The search for a strategy: DisCo's backtracking, and an exhaustive one for tiny graphs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from disco_fuse import _ffi
+from disco_fuse.config import EDIT_KINDS, ClusterSpec, FusionLimits, SearchConfig
+from disco_fuse.cost_model.base import CostModel
+from disco_fuse.graph import OpGraph
+from disco_fuse.simulate import native_cluster
+from disco_fuse.strategy import Edit, Strategy, native_limits
+
+_CONTINUE, _TIME_LIMIT, _INTERRUPTED = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchEvent:
+    """Where a search stands.
+
+    Attributes
+    ----------
+    num_steps : int
+        Strategies taken from the queue so far.
+    num_candidates : int
+        Candidates judged so far.
+    makespan_us : float
+        Of the best strategy so far.
+    improved : bool
+        Whether the event reports a new best strategy (else it is one of a regular series).
+    elapsed_s : float
+        Seconds since the search began.
+    """
+
+    num_steps: int
+    num_candidates: int
+    makespan_us: float
+    improved: bool
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes
+    ----------
+    best : Strategy
+        In list-scheduled order.
+    makespan_us, initial_makespan_us : float
+        Of ``best`` and of the unfused strategy, both list-scheduled.
+    lower_bound_us : float
+        No legal strategy is faster; see ``src/search/lower_bound.h`` for the proof.
+    start : int
+        Where ``edits`` start: 0 is the unfused strategy, i the i-th of ``initial``, from 1.
+    edits : tuple of Edit
+        ``replay(graph, edits, start)`` gives the grouping of ``best``.
+    num_steps, num_candidates : int
+        Strategies taken from the queue, and candidates judged.
+    stop_reason : str
+        "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted".
+    """
+
+    best: Strategy
+    makespan_us: float
+    initial_makespan_us: float
+    lower_bound_us: float
+    start: int
+    edits: tuple[Edit, ...]
+    num_steps: int
+    num_candidates: int
+    stop_reason: str
+
+
+def search(
+    graph: OpGraph,
+    cost_model: CostModel,
+    cluster: ClusterSpec,
+    config: SearchConfig | None = None,
+    initial: Sequence[Strategy] = (),
+    on_event: Callable[[SearchEvent], None] | None = None,
+) -> SearchResult:
+    """Algorithm 1 of Yi et al., TPDS 2022 (arXiv 2209.12769); see ``src/search/backtracking.h``.
+
+    The same arguments give the same result on every machine, unless a time limit or Ctrl-C ends
+    the search, after which the best strategy so far is returned.
+
+    Parameters
+    ----------
+    initial : sequence of Strategy
+        Join the unfused strategy in the queue.
+    on_event : callable, optional
+        Called on every improvement and every ``config.report_every`` candidates.
+
+    Raises
+    ------
+    ValueError
+        If the cost model gives no valid time.
+    """
+    config = SearchConfig() if config is None else config
+    started = time.monotonic()
+    with _interrupt_flag() as interrupted:
+
+        def observe(steps: int, candidates: int, makespan_ns: int, improved: bool) -> int:
+            elapsed = time.monotonic() - started
+            if on_event is not None:
+                on_event(
+                    SearchEvent(
+                        num_steps=steps,
+                        num_candidates=candidates,
+                        makespan_us=makespan_ns / 1000,
+                        improved=improved,
+                        elapsed_s=elapsed,
+                    )
+                )
+            if interrupted():
+                return _INTERRUPTED
+            late = config.time_limit_s is not None and elapsed >= config.time_limit_s
+            return _TIME_LIMIT if late else _CONTINUE
+
+        return _result(
+            _ffi.function("search.search")(
+                graph._handle,
+                cost_model._native(graph),
+                native_cluster(cluster),
+                _native_config(config),
+                [strategy._handle for strategy in initial],
+                observe,
+            )
+        )
+
+
+def exhaustive(
+    graph: OpGraph,
+    cost_model: CostModel,
+    cluster: ClusterSpec,
+    *,
+    limits: FusionLimits | None = None,
+    max_states: int = 100_000,
+) -> SearchResult:
+    """The best of all strategies that legal edits reach: an oracle for tiny graphs.
+
+    Raises
+    ------
+    ValueError
+        If there are more than ``max_states`` strategies.
+    """
+    return _result(
+        _ffi.function("search.exhaustive")(
+            graph._handle,
+            cost_model._native(graph),
+            native_cluster(cluster),
+            native_limits(limits),
+            max_states,
+        )
+    )
+
+
+@contextmanager
+def _interrupt_flag() -> Iterator[Callable[[], bool]]:
+    """Turns Ctrl-C into a flag while C++ runs, so that it costs no result.
+
+    Without it KeyboardInterrupt would surface inside whatever callback runs next and discard the
+    best strategy. Signals reach the main thread only.
+    """
+    hits: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        del frame
+        hits.append(signum)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(hits)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _native_config(config: SearchConfig) -> dict[str, Any]:
+    return {
+        "alpha": float(config.alpha),
+        "beta": config.beta,
+        "patience": config.patience,
+        "seed": config.seed,
+        "max_steps": -1 if config.max_steps is None else config.max_steps,
+        "children_per_pop": config.children_per_pop,
+        "queue_cap": -1 if config.queue_cap is None else config.queue_cap,
+        "num_tries": config.num_tries,
+        "report_every": config.report_every,
+        "methods": [EDIT_KINDS.index(method) for method in config.methods],
+        "limits": native_limits(config.limits),
+    }
+
+
+def _result(parts: Any) -> SearchResult:
+    handle, numbers, edits, stop_reason = parts
+    makespan, initial, bound, start, steps, candidates = _ffi.array(numbers).tolist()
+    rows = _ffi.array(edits).reshape(-1, 3).tolist()
+    return SearchResult(
+        best=Strategy(handle),
+        makespan_us=makespan / 1000,
+        initial_makespan_us=initial / 1000,
+        lower_bound_us=bound / 1000,
+        start=start,
+        edits=tuple(Edit(kind=EDIT_KINDS[kind], producer=p, consumer=c) for kind, p, c in rows),
+        num_steps=steps,
+        num_candidates=candidates,
+        stop_reason=str(stop_reason),
+    )

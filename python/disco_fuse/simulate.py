@@ -1,0 +1,133 @@
+"""Simulation of one training step: one compute stream in emitted order, one for communication."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from disco_fuse import _ffi
+from disco_fuse.config import ClusterSpec
+from disco_fuse.cost_model.base import CostModel
+from disco_fuse.graph import OpGraph
+from disco_fuse.strategy import Strategy
+
+STREAMS = ("compute", "communication")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One unit on its stream; times in nanoseconds from the start of the step."""
+
+    unit: int
+    stream: str
+    start_ns: int
+    finish_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """What one training step would look like.
+
+    Attributes
+    ----------
+    events : tuple of Event
+        In emitted order; units are named by their representative.
+    makespan_us : float
+    compute_us : float
+        Sum over compute units, without contention.
+    allreduce_us : float
+        Time during which the communication stream is busy.
+    overlap : float
+        Share of ``allreduce_us`` during which a compute unit runs; 0 without communication.
+    critical_path : tuple of int
+        Units each of which started when the one before it ended.
+    """
+
+    events: tuple[Event, ...]
+    makespan_us: float
+    compute_us: float
+    allreduce_us: float
+    overlap: float
+    critical_path: tuple[int, ...]
+
+    def to_chrome_trace(self, graph: OpGraph, strategy: Strategy) -> str:
+        """JSON for chrome://tracing or Perfetto; one row per stream, units named by their ops."""
+        units = {unit.id: unit for unit in strategy.units(graph)}
+        rows: list[dict[str, Any]] = []
+        for event in self.events:
+            names = [graph.ops[op].name for op in units[event.unit].ops]
+            rows.append(
+                {
+                    "name": "+".join(names[:4]) + ("+..." if len(names) > 4 else ""),
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": STREAMS.index(event.stream),
+                    "ts": event.start_ns / 1000,
+                    "dur": (event.finish_ns - event.start_ns) / 1000,
+                    "args": {"unit": event.unit, "ops": names},
+                }
+            )
+        for tid, stream in enumerate(STREAMS):
+            args = {"name": stream}
+            rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": args})
+        return json.dumps({"traceEvents": rows})
+
+
+def schedule(
+    graph: OpGraph, strategy: Strategy, cost_model: CostModel, cluster: ClusterSpec
+) -> Strategy:
+    """The same grouping in list-scheduled order.
+
+    Whenever the compute stream is free it takes, among units whose inputs are there, the most
+    urgent: the one that leads to the earliest bucket in production order. See
+    ``src/simulate/schedule.h``.
+
+    Raises
+    ------
+    ValueError
+        If the cost model gives no valid time.
+    """
+    return Strategy(
+        _ffi.function("simulate.schedule")(
+            graph._handle, strategy._handle, cost_model._native(graph), native_cluster(cluster)
+        )
+    )
+
+
+def simulate(
+    graph: OpGraph, strategy: Strategy, cost_model: CostModel, cluster: ClusterSpec
+) -> Timeline:
+    """Replay ``strategy`` in its own order.
+
+    Raises
+    ------
+    ValueError
+        If the cost model gives no valid time.
+    """
+    events, path, totals = (
+        _ffi.array(part)
+        for part in _ffi.function("simulate.simulate")(
+            graph._handle, strategy._handle, cost_model._native(graph), native_cluster(cluster)
+        )
+    )
+    makespan, compute, allreduce, overlapped = totals.tolist()
+    return Timeline(
+        events=tuple(
+            Event(unit=unit, stream=STREAMS[stream], start_ns=start, finish_ns=finish)
+            for unit, stream, start, finish in events.reshape(-1, 4).tolist()
+        ),
+        makespan_us=makespan / 1000,
+        compute_us=compute / 1000,
+        allreduce_us=allreduce / 1000,
+        overlap=overlapped / allreduce if allreduce else 0.0,
+        critical_path=tuple(path.tolist()),
+    )
+
+
+def native_cluster(cluster: ClusterSpec) -> dict[str, Any]:
+    """The fields as the C++ side reads them."""
+    return {
+        "allreduce": asdict(cluster.allreduce),
+        "contention_permille": round(cluster.contention * 1000),
+    }

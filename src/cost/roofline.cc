@@ -1,0 +1,144 @@
+#include "cost/roofline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+namespace disco_fuse {
+namespace {
+
+constexpr double kPerUs = 1e3; /*!< 1e9 a second, counted per microsecond */
+
+void Require(bool ok, const char* field, double value, const char* allowed) {
+  if (ok) return;
+  std::ostringstream out;
+  out << "DeviceSpec: " << field << " must be " << allowed << ", got " << value;
+  throw std::invalid_argument(out.str());
+}
+
+void CheckDevice(const DeviceSpec& device) {
+  auto positive = [](double x) { return std::isfinite(x) && x > 0; };
+  auto not_negative = [](double x) { return std::isfinite(x) && x >= 0; };
+  Require(positive(device.peak_gflops), "peak_gflops", device.peak_gflops, "finite and > 0");
+  Require(positive(device.bandwidth_gbps), "bandwidth_gbps", device.bandwidth_gbps,
+          "finite and > 0");
+  Require(not_negative(device.launch_us), "launch_us", device.launch_us, "finite and >= 0");
+  Require(not_negative(device.nest_us), "nest_us", device.nest_us, "finite and >= 0");
+}
+
+void CheckTimes(const OpGraph& graph, const std::vector<double>& times_us) {
+  if (times_us.empty()) return;
+  if (static_cast<int32_t>(times_us.size()) != graph.num_ops()) {
+    throw std::invalid_argument("op_times_us must have one entry for each of the " +
+                                std::to_string(graph.num_ops()) + " ops, got " +
+                                std::to_string(times_us.size()));
+  }
+  for (int32_t op = 0; op < graph.num_ops(); ++op) {
+    // Collectives are priced by the AllReduceModel; whatever stands in their place is not used.
+    if (graph.IsAllReduce(op) || (std::isfinite(times_us[op]) && times_us[op] >= 0)) continue;
+    std::ostringstream out;
+    out << "op_times_us of " << graph.Describe(op) << " must be finite and >= 0, got "
+        << times_us[op];
+    throw std::invalid_argument(out.str());
+  }
+}
+
+}  // namespace
+
+/*! \brief Buffers of one Predict call, so that pricing a group allocates nothing. */
+struct RooflineCostModel::Scratch {
+  LoopNests nests;
+  uint32_t epoch = 0;               /*!< one per nest */
+  std::vector<uint32_t> op_seen;    /*!< per op: the nest that has read it */
+  std::vector<uint32_t> value_seen; /*!< per external value */
+
+  bool FirstRead(std::vector<uint32_t>* seen, int32_t index) {
+    if (static_cast<size_t>(index) >= seen->size()) seen->resize(index + 1, 0);
+    return std::exchange((*seen)[index], epoch) != epoch;
+  }
+};
+
+RooflineCostModel::RooflineCostModel(const OpGraph& graph, DeviceSpec device,
+                                     std::vector<double> op_times_us)
+    : device_(std::move(device)), graph_digest_(graph.digest()) {
+  CheckDevice(device_);
+  CheckTimes(graph, op_times_us);
+  for (int32_t id = 0; id < graph.num_ops(); ++id) {
+    const Op& op = graph.op(id);
+    double compute_us = op.flops / (device_.peak_gflops * kPerUs);
+    double bytes = static_cast<double>(op.bytes_read + op.bytes_written);
+    double roofline_us = std::max(compute_us, bytes / (device_.bandwidth_gbps * kPerUs));
+    compute_us_.push_back(compute_us);
+    time_us_.push_back(op_times_us.empty() ? roofline_us : op_times_us[id]);
+  }
+}
+
+std::vector<Nanoseconds> RooflineCostModel::Predict(const OpGraph& graph,
+                                                    const std::vector<Group>& groups) const {
+  if (graph.digest() != graph_digest_) {
+    throw std::invalid_argument("cost model 'roofline' was made for graph " + ToHex(graph_digest_) +
+                                ", got graph " + ToHex(graph.digest()));
+  }
+  Scratch scratch;
+  std::vector<Nanoseconds> times;
+  for (const Group& group : groups) {
+    times.push_back(ToNanoseconds(GroupUs(graph, group, &scratch), name_, graph, group));
+  }
+  return times;
+}
+
+double RooflineCostModel::GroupUs(const OpGraph& graph, const Group& group,
+                                  Scratch* scratch) const {
+  if (group.ops.size() == 1) return device_.launch_us + time_us_[group.ops[0]];
+  LoopNests& nests = scratch->nests;
+  nests.Plan(graph, group);
+  double us = device_.launch_us + (nests.num_nests() - 1) * device_.nest_us;
+  int32_t size = static_cast<int32_t>(group.ops.size());
+  for (int32_t nest = 0; nest < nests.num_nests(); ++nest) {
+    ++scratch->epoch;
+    for (int32_t root = 0; root < size; ++root) {
+      if (nests.nest(root) != nest) continue;
+      for (int32_t member : nests.cone(root)) us += MemberUs(graph, group, member, nest, scratch);
+      us += MemberUs(graph, group, root, nest, scratch);
+    }
+  }
+  return us;
+}
+
+double RooflineCostModel::MemberUs(const OpGraph& graph, const Group& group, int32_t member,
+                                   int32_t nest, Scratch* scratch) const {
+  const LoopNests& nests = scratch->nests;
+  int32_t op = group.ops[member];
+  int64_t saved = 0;
+  bool writes = !nests.inlined(member) && (nests.is_output(member) || !nests.StaysInNest(member));
+  if (!writes) saved += graph.op(op).bytes_written;
+  for (const DataEnd& end : graph.producers(op)) {
+    int32_t before = nests.IndexOf(end.op);
+    bool internal = before >= 0 && (nests.inlined(before) || nests.nest(before) == nest);
+    if (internal || !scratch->FirstRead(&scratch->op_seen, end.op)) saved += end.bytes;
+  }
+  for (const ValueRead& read : graph.external_reads(op)) {
+    if (!scratch->FirstRead(&scratch->value_seen, read.value)) saved += read.bytes;
+  }
+  return LessTraffic(graph, op, saved);
+}
+
+double RooflineCostModel::LessTraffic(const OpGraph& graph, int32_t op, int64_t saved_bytes) const {
+  double time_us = time_us_[op];
+  double bytes = static_cast<double>(graph.op(op).bytes_read + graph.op(op).bytes_written);
+  double saved = std::min(static_cast<double>(saved_bytes), bytes);
+  if (saved <= 0) return time_us;
+  double saved_us = std::min(saved / (device_.bandwidth_gbps * kPerUs), time_us * saved / bytes);
+  // A measured time below the roofline stands: fusing must not make an op slower.
+  return std::max(std::min(compute_us_[op], time_us), time_us - saved_us);
+}
+
+Nanoseconds RooflineCostModel::Floor(const OpGraph& graph, int32_t op) const {
+  const Op& node = graph.op(op);
+  int64_t removable = node.bytes_read + (node.is_output ? 0 : node.bytes_written);
+  return Nanoseconds(static_cast<int64_t>(LessTraffic(graph, op, removable) * 1000.0));
+}
+
+}  // namespace disco_fuse

@@ -1,0 +1,67 @@
+#ifndef DISCO_FUSE_COST_ROOFLINE_H_
+#define DISCO_FUSE_COST_ROOFLINE_H_
+
+#include <string>
+#include <vector>
+
+#include "cost/cost_model.h"
+#include "cost/loop_nests.h"
+
+namespace disco_fuse {
+
+/*! \brief What the roofline needs to know of a device. */
+struct DeviceSpec {
+  std::string name;
+  double peak_gflops = 0;    /*!< 1e9 operations a second */
+  double bandwidth_gbps = 0; /*!< 1e9 bytes a second */
+  double launch_us = 0;      /*!< fixed time of every kernel or library call */
+  double nest_us = 0;        /*!< fixed time of every further loop nest of a kernel */
+};
+
+/*!
+ * \brief Bytes and operations against bandwidth and peak, less the traffic that fusion removes.
+ *
+ *        time of op o                 inside a group: bytes s of its reads and writes vanish
+ *     t |        ________ bytes/u    +-- mul' --+ s = its write (inlined: never written)
+ *       |_______/                    |          v
+ *       |  flops/peak                a -------> sum   s = the read of mul, and the 2nd read of a
+ *
+ * With u = 1 / bandwidth and t_o = measured time of o, or max(flops_o / peak, bytes_o u):
+ *
+ *     t'_o  = max(flops_o / peak, t_o - min(s_o u, t_o s_o / bytes_o))
+ *     group = launch_us + (num_nests - 1) nest_us + sum of t'_o over all members
+ *
+ * A member inlined in k roots counts k times. s_o holds the write of an inlined member; the write
+ * of a root that is no output and is read in its own nest only; reads of inlined members and of
+ * roots of the same nest; and every read but the first, within one nest, of any other value.
+ */
+class RooflineCostModel : public CostModel {
+ public:
+  /*!
+   * \param op_times_us Measured time of each op without launch, or empty.
+   * \throws std::invalid_argument naming the field or op that is no positive (op: >= 0) number.
+   */
+  RooflineCostModel(const OpGraph& graph, DeviceSpec device, std::vector<double> op_times_us);
+  const std::string& name() const override { return name_; }
+  std::vector<Nanoseconds> Predict(const OpGraph& graph,
+                                   const std::vector<Group>& groups) const override;
+  /*! \brief What remains of an op if all its traffic but an output's write is removed. */
+  Nanoseconds Floor(const OpGraph& graph, int32_t op) const override;
+
+ private:
+  struct Scratch;
+  double GroupUs(const OpGraph& graph, const Group& group, Scratch* scratch) const;
+  double MemberUs(const OpGraph& graph, const Group& group, int32_t member, int32_t nest,
+                  Scratch* scratch) const;
+  double LessTraffic(const OpGraph& graph, int32_t op, int64_t saved_bytes) const;
+
+  std::string name_ = "roofline";
+  DeviceSpec device_;
+  Hash128 graph_digest_;
+  std::vector<double> time_us_;    /*!< per op: t_o */
+  std::vector<double> compute_us_; /*!< per op: flops / peak */
+};
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_COST_ROOFLINE_H_

@@ -1,0 +1,135 @@
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/convert.h"
+#include "search/backtracking.h"
+#include "search/exhaustive.h"
+#include "simulate/simulate.h"
+
+namespace disco_fuse {
+namespace {
+
+/*! \brief One strategy, priced: what schedule and simulate need. */
+struct Priced {
+  Grouping grouping;
+  Evaluator evaluator;
+  Priced(const OpGraphRef& graph, const StrategyRef& strategy, const CostModelRef& model,
+         const Cluster& cluster)
+      : grouping(graph->graph), evaluator(graph->graph, *model->model, cluster) {
+    grouping.Load(strategy->strategy);
+    evaluator.Price({&grouping});
+  }
+};
+
+StrategyRef Schedule(OpGraphRef graph, StrategyRef strategy, CostModelRef model, Fields cluster) {
+  return Translate([&] {
+    Priced priced(graph, strategy, model, ToCluster(cluster));
+    priced.evaluator.Schedule(0);
+    return StrategyRef(priced.grouping.ToStrategy(priced.evaluator.Order(0)));
+  });
+}
+
+/*! \brief Events (unit, stream, start ns, finish ns), critical path, totals in ns. */
+ffi::Array<ffi::Tensor> SimulateStrategy(OpGraphRef graph, StrategyRef strategy, CostModelRef model,
+                                         Fields cluster_fields) {
+  Cluster cluster = ToCluster(cluster_fields);
+  Timeline timeline = Translate([&] {
+    Priced priced(graph, strategy, model, cluster);
+    const UnitGraph& units = priced.evaluator.units(0);
+    // Units are numbered in the order of the grouping, which is the strategy's own.
+    std::vector<int32_t> order(units.num_units());
+    std::iota(order.begin(), order.end(), 0);
+    return Simulate(units, order, priced.evaluator.durations(0), cluster.contention_permille);
+  });
+  std::vector<int64_t> events;
+  for (const Event& event : timeline.events) {
+    for (int64_t number :
+         {static_cast<int64_t>(event.unit), static_cast<int64_t>(event.stream),
+          static_cast<int64_t>(event.start.count()), static_cast<int64_t>(event.finish.count())}) {
+      events.push_back(number);
+    }
+  }
+  std::vector<int64_t> totals{timeline.makespan.count(), timeline.compute.count(),
+                              timeline.allreduce.count(), timeline.overlapped.count()};
+  return {ToTensor(events), ToTensor(timeline.critical_path), ToTensor(totals)};
+}
+
+SearchConfig ToConfig(const Fields& fields) {
+  SearchConfig config;
+  config.alpha = fields.at("alpha").cast<double>();
+  config.beta = fields.at("beta").cast<int32_t>();
+  config.patience = fields.at("patience").cast<int64_t>();
+  config.seed = static_cast<uint64_t>(fields.at("seed").cast<int64_t>());
+  config.max_steps = fields.at("max_steps").cast<int64_t>();
+  config.children_per_pop = fields.at("children_per_pop").cast<int32_t>();
+  config.queue_cap = fields.at("queue_cap").cast<int64_t>();
+  config.num_tries = fields.at("num_tries").cast<int32_t>();
+  config.report_every = fields.at("report_every").cast<int64_t>();
+  config.methods.clear();
+  for (int64_t kind : fields.at("methods").cast<ffi::Array<int64_t>>()) {
+    config.methods.push_back(static_cast<EditKind>(kind));
+  }
+  config.limits = ToLimits(fields.at("limits").cast<Fields>());
+  return config;
+}
+
+ffi::Array<ffi::Any> FromResult(const SearchResult& result) {
+  std::vector<int64_t> numbers{result.makespan.count(),    result.initial_makespan.count(),
+                               result.lower_bound.count(), result.start,
+                               result.num_steps,           result.num_candidates};
+  std::vector<int32_t> edits;
+  for (const Edit& edit : result.edits) {
+    edits.push_back(static_cast<int32_t>(edit.kind));
+    edits.push_back(edit.producer);
+    edits.push_back(edit.consumer);
+  }
+  return {StrategyRef(result.best), ToTensor(numbers), ToTensor(edits),
+          ffi::String(StopReasonName(result.stop_reason))};
+}
+
+ffi::Array<ffi::Any> RunSearch(OpGraphRef graph, CostModelRef model, Fields cluster, Fields config,
+                               ffi::Array<StrategyRef> initial,
+                               ffi::Optional<ffi::Function> observer) {
+  std::vector<Strategy> starts;
+  for (const StrategyRef& strategy : initial) starts.push_back(strategy->strategy);
+  Observer observe;
+  if (observer.has_value()) {
+    ffi::Function call = observer.value();
+    observe = [call](const Progress& progress) {
+      ffi::Any verdict = call(progress.num_steps, progress.num_candidates,
+                              static_cast<int64_t>(progress.makespan.count()), progress.improved);
+      return static_cast<Verdict>(verdict.cast<int32_t>());
+    };
+  }
+  return Translate([&] {
+    return FromResult(
+        Search(graph->graph, *model->model, ToCluster(cluster), ToConfig(config), starts, observe));
+  });
+}
+
+ffi::Array<ffi::Any> RunExhaustive(OpGraphRef graph, CostModelRef model, Fields cluster,
+                                   Fields limits, int64_t max_states) {
+  return Translate([&] {
+    return FromResult(
+        Exhaustive(graph->graph, *model->model, ToCluster(cluster), ToLimits(limits), max_states));
+  });
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  namespace refl = tvm::ffi::reflection;
+  refl::GlobalDef()
+      .def("disco_fuse.simulate.schedule", Schedule)
+      .def("disco_fuse.simulate.simulate", SimulateStrategy)
+      .def("disco_fuse.search.search", RunSearch)
+      .def("disco_fuse.search.exhaustive", RunExhaustive);
+}
+
+}  // namespace disco_fuse

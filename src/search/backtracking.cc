@@ -1,0 +1,184 @@
+#include "search/backtracking.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "search/candidate_queue.h"
+#include "search/edit_sampler.h"
+#include "search/lower_bound.h"
+
+namespace disco_fuse {
+namespace {
+
+/*! \brief State of one search; lives for one call of Search. */
+class Backtracking {
+ public:
+  Backtracking(const OpGraph& graph, const CostModel& model, const Cluster& cluster,
+               const SearchConfig& config, const Observer& observer)
+      : graph_(graph),
+        config_(config),
+        observer_(observer),
+        evaluator_(graph, model, cluster),
+        sampler_(graph, config.limits, config.num_tries),
+        rng_(config.seed),
+        queue_(config.queue_cap),
+        parent_(graph),
+        children_(config.methods.size(), Child{Grouping(graph), {}}) {}
+
+  SearchResult Run(const std::vector<Strategy>& initial) {
+    for (size_t i = 0; i < initial.size() + 1; ++i) {
+      AddStart(i == 0 ? Strategy::Unfused(graph_) : initial[i - 1], static_cast<int32_t>(i));
+    }
+    while (stop_reason_ == StopReason::kQueueEmpty && !queue_.empty()) {
+      Candidate candidate = queue_.Pop();
+      ++num_steps_;
+      parent_.Load(candidate.strategy);
+      for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
+      if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
+        stop_reason_ = StopReason::kPatience;
+      }
+    }
+    return Result();
+  }
+
+ private:
+  /*! \brief How a strategy was reached: edits from its parent, or a start. */
+  struct Node {
+    int32_t parent; /*!< < 0: start number -1 - parent */
+    std::vector<Edit> edits;
+  };
+  struct Child {
+    Grouping grouping;
+    std::vector<Edit> edits;
+  };
+
+  void AddStart(const Strategy& strategy, int32_t start) {
+    parent_.Load(strategy);
+    evaluator_.Price({&parent_});
+    Nanoseconds makespan = evaluator_.Schedule(0);
+    if (start == 0) initial_makespan_ = makespan;
+    if (!visited_.insert(strategy.hash()).second) return;
+    Strategy scheduled = parent_.ToStrategy(evaluator_.Order(0));
+    int32_t node = AddNode(-1 - start, {});
+    if (best_.empty() || makespan < makespan_) SetBest(scheduled, makespan, node);
+    queue_.Push({makespan, std::move(scheduled), node});
+  }
+
+  /*! \brief One child per method, all priced by one call of the cost model. */
+  void Expand(int32_t node) {
+    std::vector<const Grouping*> groupings;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      MakeChild(config_.methods[i], &children_[i]);
+      groupings.push_back(&children_[i].grouping);
+    }
+    evaluator_.Price(groupings);
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (stop_reason_ != StopReason::kQueueEmpty) return;
+      Judge(node, i);
+    }
+  }
+
+  void MakeChild(EditKind kind, Child* child) {
+    child->grouping = parent_;
+    child->edits.clear();
+    int32_t num_edits = rng_.Below(config_.beta + 1);
+    for (int32_t i = 0; i < num_edits; ++i) {
+      Edit edit;
+      if (!sampler_.ApplyRandom(kind, &rng_, &child->grouping, &edit)) break;
+      child->edits.push_back(edit);
+    }
+  }
+
+  void Judge(int32_t node, size_t i) {
+    const Child& child = children_[i];
+    ++num_candidates_;
+    bool improved = false;
+    if (visited_.insert(child.grouping.Hash()).second) {
+      Nanoseconds makespan = evaluator_.Schedule(i);
+      improved = makespan < makespan_;
+      Nanoseconds incumbent = std::min(makespan, makespan_);
+      bool follow = static_cast<double>(makespan.count()) <=
+                    config_.alpha * static_cast<double>(incumbent.count());
+      if (follow) {
+        Strategy strategy = child.grouping.ToStrategy(evaluator_.Order(i));
+        int32_t added = AddNode(node, child.edits);
+        if (improved) SetBest(strategy, makespan, added);
+        queue_.Push({makespan, std::move(strategy), added});
+      }
+    }
+    unchanged_ = improved ? 0 : unchanged_ + 1;
+    Report(improved);
+  }
+
+  void Report(bool improved) {
+    if (config_.max_steps >= 0 && num_candidates_ >= config_.max_steps) {
+      stop_reason_ = StopReason::kMaxSteps;
+    }
+    if (!observer_ || (!improved && num_candidates_ % config_.report_every != 0)) return;
+    Verdict verdict = observer_({num_steps_, num_candidates_, makespan_, improved});
+    if (verdict == Verdict::kTimeLimit) stop_reason_ = StopReason::kTimeLimit;
+    if (verdict == Verdict::kInterrupted) stop_reason_ = StopReason::kInterrupted;
+  }
+
+  int32_t AddNode(int32_t parent, std::vector<Edit> edits) {
+    nodes_.push_back({parent, std::move(edits)});
+    return static_cast<int32_t>(nodes_.size()) - 1;
+  }
+
+  void SetBest(const Strategy& strategy, Nanoseconds makespan, int32_t node) {
+    best_.assign(1, strategy);
+    makespan_ = makespan;
+    best_node_ = node;
+  }
+
+  SearchResult Result() const {
+    SearchResult result{best_.front()};
+    result.makespan = makespan_;
+    result.initial_makespan = initial_makespan_;
+    result.num_steps = num_steps_;
+    result.num_candidates = num_candidates_;
+    result.stop_reason = stop_reason_;
+    int32_t node = best_node_;
+    for (; node >= 0; node = nodes_[node].parent) {
+      const std::vector<Edit>& edits = nodes_[node].edits;
+      result.edits.insert(result.edits.begin(), edits.begin(), edits.end());
+    }
+    result.start = -1 - node;
+    return result;
+  }
+
+  const OpGraph& graph_;
+  const SearchConfig& config_;
+  const Observer& observer_;
+  Evaluator evaluator_;
+  EditSampler sampler_;
+  Rng rng_;
+  CandidateQueue queue_;
+  std::unordered_set<Hash128, Hash128Key> visited_;
+  Grouping parent_;
+  std::vector<Child> children_;
+  std::vector<Node> nodes_;
+  std::vector<Strategy> best_; /*!< the incumbent, once there is one */
+  Nanoseconds makespan_{0};
+  Nanoseconds initial_makespan_{0};
+  int32_t best_node_ = -1;
+  int64_t unchanged_ = 0;
+  int64_t num_steps_ = 0;
+  int64_t num_candidates_ = 0;
+  /*! Stays at kQueueEmpty, which is the reason if nothing else happens, while the search runs. */
+  StopReason stop_reason_ = StopReason::kQueueEmpty;
+};
+
+}  // namespace
+
+SearchResult Search(const OpGraph& graph, const CostModel& model, const Cluster& cluster,
+                    const SearchConfig& config, const std::vector<Strategy>& initial,
+                    const Observer& observer) {
+  config.Check();
+  SearchResult result = Backtracking(graph, model, cluster, config, observer).Run(initial);
+  result.lower_bound = LowerBound(graph, model, cluster);
+  return result;
+}
+
+}  // namespace disco_fuse

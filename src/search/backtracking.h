@@ -1,0 +1,32 @@
+#ifndef DISCO_FUSE_SEARCH_BACKTRACKING_H_
+#define DISCO_FUSE_SEARCH_BACKTRACKING_H_
+
+#include <vector>
+
+#include "search/evaluator.h"
+#include "search/search_config.h"
+
+namespace disco_fuse {
+
+/*!
+ * \brief DisCo's backtracking search (Yi et al., TPDS 2022, arXiv 2209.12769, Algorithm 1).
+ *
+ *     queue = {unfused, initial strategies}, unchanged = 0
+ *     while the queue is not empty and unchanged < patience:
+ *       H = pop the cheapest
+ *       for each method: H' = H with 0..beta random edits of that method
+ *         if H' is cheaper than the best: best = H', unchanged = 0    otherwise: unchanged += 1
+ *         if H' costs at most alpha times the best and is new: push H'
+ *
+ * The same arguments give the same result on every machine.
+ *
+ * \param initial Legal strategies that join the unfused one in the queue.
+ * \param observer Called on every improvement and every report_every candidates; may be empty.
+ */
+SearchResult Search(const OpGraph& graph, const CostModel& model, const Cluster& cluster,
+                    const SearchConfig& config, const std::vector<Strategy>& initial,
+                    const Observer& observer);
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_SEARCH_BACKTRACKING_H_

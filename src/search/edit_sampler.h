@@ -1,0 +1,38 @@
+#ifndef DISCO_FUSE_SEARCH_EDIT_SAMPLER_H_
+#define DISCO_FUSE_SEARCH_EDIT_SAMPLER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "search/rng.h"
+#include "strategy/edit.h"
+
+namespace disco_fuse {
+
+/*! \brief Draws random places for edits; what it draws still has to pass the rules. */
+class EditSampler {
+ public:
+  EditSampler(const OpGraph& graph, const FusionLimits& limits, int32_t num_tries);
+  /*!
+   * \brief Applies one edit of `kind` at a random place.
+   * \return false if none of num_tries places allowed it.
+   */
+  bool ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit* applied);
+
+ private:
+  bool DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit);
+  bool DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit);
+  void AddProductionNeighbours(const Grouping& grouping, int32_t place);
+  void AddGradientNeighbours(const Grouping& grouping, int32_t op);
+
+  const OpGraph* graph_;
+  FusionLimits limits_;
+  int32_t num_tries_;
+  /*! Ops that may be fused with at least one of their producers, as far as one op tells. */
+  std::vector<int32_t> consumers_;
+  std::vector<int32_t> choices_;
+};
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_SEARCH_EDIT_SAMPLER_H_

@@ -1,0 +1,80 @@
+#ifndef DISCO_FUSE_SEARCH_SEARCH_CONFIG_H_
+#define DISCO_FUSE_SEARCH_SEARCH_CONFIG_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cost/cost_model.h"
+#include "strategy/edit.h"
+#include "strategy/strategy.h"
+
+namespace disco_fuse {
+
+/*! \brief Knobs of the backtracking search; the defaults are the paper's. */
+struct SearchConfig {
+  /*! Candidates up to alpha times the incumbent's makespan are followed up. */
+  double alpha = 1.05;
+  /*! A candidate is made by 0 to beta edits of one kind. */
+  int32_t beta = 10;
+  /*! Candidates without improvement after which the search ends. */
+  int64_t patience = 1000;
+  uint64_t seed = 0;
+  /*! Candidates at most; < 0: no limit. */
+  int64_t max_steps = -1;
+  /*! Rounds of all methods per popped strategy (the authors' code: 10). */
+  int32_t children_per_pop = 1;
+  /*! Strategies kept in the queue, the cheapest ones; < 0: all (the authors' code: 50). */
+  int64_t queue_cap = -1;
+  /*! Random places tried per edit before it is given up. */
+  int32_t num_tries = 8;
+  std::vector<EditKind> methods = {EditKind::kFuse, EditKind::kFuseDuplicate,
+                                   EditKind::kMergeBuckets};
+  FusionLimits limits;
+  /*! Candidates between two progress reports. */
+  int64_t report_every = 256;
+
+  /*! \throws std::invalid_argument naming the field that is out of range. */
+  void Check() const;
+};
+
+enum class StopReason : int32_t {
+  kQueueEmpty = 0,
+  kPatience = 1,
+  kMaxSteps = 2,
+  kTimeLimit = 3,
+  kInterrupted = 4,
+  kExhausted = 5,
+};
+
+/*! \brief "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted". */
+const char* StopReasonName(StopReason reason);
+
+/*! \brief Where the search stands. */
+struct Progress {
+  int64_t num_steps;      /*!< strategies taken from the queue */
+  int64_t num_candidates; /*!< strategies judged */
+  Nanoseconds makespan;   /*!< of the incumbent */
+  bool improved;          /*!< reported because there is a new incumbent */
+};
+
+/*! \brief What the observer wants: the core has neither a clock nor signals. */
+enum class Verdict : int32_t { kContinue = 0, kTimeLimit = 1, kInterrupted = 2 };
+using Observer = std::function<Verdict(const Progress&)>;
+
+struct SearchResult {
+  Strategy best;
+  Nanoseconds makespan{0};
+  Nanoseconds initial_makespan{0}; /*!< of the unfused strategy */
+  Nanoseconds lower_bound{0};
+  int32_t start = 0; /*!< 0: `edits` start from unfused; i: from the i-th initial strategy */
+  std::vector<Edit> edits = {}; /*!< lead from there to `best` */
+  int64_t num_steps = 0;
+  int64_t num_candidates = 0;
+  StopReason stop_reason = StopReason::kQueueEmpty;
+};
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_SEARCH_SEARCH_CONFIG_H_

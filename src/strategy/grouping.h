@@ -1,0 +1,121 @@
+#ifndef DISCO_FUSE_STRATEGY_GROUPING_H_
+#define DISCO_FUSE_STRATEGY_GROUPING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/op_graph.h"
+#include "strategy/strategy.h"
+
+namespace disco_fuse {
+
+/*!
+ * \brief The working copy of a strategy that edits are applied to: flat arrays, cheap to copy.
+ *
+ * Always canonical and acyclic (see Strategy). A group is named by its representative.
+ */
+class Grouping {
+ public:
+  explicit Grouping(const OpGraph& graph);
+  /*! \brief Becomes `strategy`; reuses the buffers. */
+  void Load(const Strategy& strategy);
+  /*!
+   * \brief Becomes the choice given by any labels and copies, pruned to canonical form.
+   * \return false if its groups depend on each other in a cycle.
+   */
+  bool Assign(const std::vector<int32_t>& labels, const std::vector<Copy>& copies);
+
+  const OpGraph& graph() const { return *graph_; }
+  int32_t home(int32_t op) const { return home_[op]; }
+  const std::vector<int32_t>& homes() const { return home_; }
+  /*! \brief Sorted by op. */
+  const std::vector<Copy>& copies() const { return copies_; }
+  /*! \brief Groups in a topological order; -1 where a group has gone. */
+  const std::vector<int32_t>& order() const { return order_; }
+  bool Holds(int32_t group, int32_t op) const {
+    return home_[op] == group || (num_copies_of_[op] > 0 && HoldsCopy(group, op));
+  }
+  bool HasCopies(int32_t op) const { return num_copies_of_[op] > 0; }
+  /*! \brief Members including copies, ascending. */
+  void Members(int32_t group, std::vector<int32_t>* members) const;
+  bool IsAlone(int32_t op) const { return next_[op] == op && group_copies_[home_[op]] == 0; }
+  /*! \brief Calls visit(group) for every group that computes `op`. */
+  template <typename Visit>
+  void ForEachHolder(int32_t op, Visit visit) const {
+    visit(home_[op]);
+    if (num_copies_of_[op] == 0) return;
+    for (size_t i = FirstCopy(op); i < copies_.size() && copies_[i].op == op; ++i) {
+      visit(copies_[i].group);
+    }
+  }
+  /*! \brief Calls visit(predecessor) for every group that must run before `group`; may repeat. */
+  template <typename Visit>
+  void ForEachPredecessor(int32_t group, Visit visit) const {
+    for (int32_t op : MembersUnordered(group)) {
+      for (const DataEnd& end : graph_->producers(op)) {
+        if (!Holds(group, end.op)) visit(home_[end.op]);
+      }
+      if (home_[op] != group) continue;
+      for (int32_t reader : graph_->order_before(op)) {
+        ForEachHolder(reader, [&](int32_t holder) {
+          if (holder != group) visit(holder);
+        });
+      }
+    }
+  }
+  /*!
+   * \brief Whether a path leads from `first` to `last`, of more than one edge if `allow_direct`.
+   *
+   * Looks only between the two in the topological order; `first` must come earlier there.
+   * Remembers what it found for the Merge or MoveBefore that follows.
+   */
+  bool Reaches(int32_t first, int32_t last, bool allow_direct);
+  bool Precedes(int32_t a, int32_t b) const { return position_[a] < position_[b]; }
+
+  /*! \brief Unites two groups; Reaches(first, last) must have been asked last, and be false. */
+  void Merge(int32_t first, int32_t last);
+  /*! \brief Puts `last` before `first`, under the same condition. */
+  void MoveBefore(int32_t first, int32_t last);
+  /*! \brief Adds copies of `ops` to `group`. */
+  void AddCopies(const std::vector<int32_t>& ops, int32_t group);
+  /*! \brief Drops what nobody reads: copies, and homes whose every reader has its own copy. */
+  void Prune();
+
+  Strategy ToStrategy(std::vector<int32_t> order) const;
+  Hash128 Hash() const { return HashGrouping(home_, copies_); }
+  /*! \brief The topological order that prefers small representatives. */
+  std::vector<int32_t> CanonicalOrder() const;
+
+ private:
+  bool HoldsCopy(int32_t group, int32_t op) const;
+  size_t FirstCopy(int32_t op) const;
+  const std::vector<int32_t>& MembersUnordered(int32_t group) const;
+  void Relabel(int32_t group);
+  void Rename(int32_t from, int32_t to);
+  void PruneOp(int32_t op);
+  void MoveHome(int32_t op, int32_t to);
+  void RemoveCopiesOf(int32_t group);
+  void Reorder(int32_t first, int32_t last, bool merge);
+  void IndexCopies();
+  void LinkHomes();
+
+  const OpGraph* graph_;
+  std::vector<int32_t> home_;
+  std::vector<int32_t> next_; /*!< circular list of the ops of one home */
+  std::vector<Copy> copies_;
+  std::vector<int32_t> num_copies_of_; /*!< per op */
+  std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
+  std::vector<int32_t> order_;
+  std::vector<int32_t> position_; /*!< per group: its place in order_ */
+  // Scratch.
+  mutable std::vector<int32_t> members_;
+  std::vector<int32_t> stack_;
+  std::vector<uint32_t> mark_; /*!< per group: == epoch_ if the last Reaches visited it */
+  uint32_t epoch_ = 0;
+  std::vector<int32_t> tail_;
+  std::vector<int32_t> users_;
+};
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_STRATEGY_GROUPING_H_
