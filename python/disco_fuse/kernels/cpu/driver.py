@@ -13,6 +13,7 @@ from tvm.target import Target
 from ..stages import NUM_NESTS, Stage, StageList, parse
 from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
 from . import columns as column_rule
+from . import opaque as opaque_rule
 from . import rows as row_rule
 from .context import Declined, Kernel, Machine, loaded_buffers, reachable
 from .emit import sequence
@@ -166,7 +167,7 @@ def _plan_stage(
         return NestPlan(
             rule="opaque",
             reads=frozenset(stage.reads),
-            emit=lambda _: [stage.statement],
+            emit=lambda kernel: opaque_rule.emit(stage.statement, kernel.machine),
         )
     resolver = Resolver(graph=graph, inlined=inlined)
     axes = split_axes([extent for _, extent in stage.axes], "s")
