@@ -15,6 +15,7 @@ from .fast_math import has_fast_call
 from .scalar import Node, is_guard
 
 DEFAULT_VECTOR_BITS = 128
+VECTOR_FEATURES = (("avx512f", 512), ("avx2", 256))
 PARALLEL_ELEMENTS = 1 << 16
 """A nest is split over the target's cores when it computes at least this many elements."""
 
@@ -41,9 +42,14 @@ class Machine:
     @staticmethod
     def of(target: Target) -> Machine:
         """Read the ``mcpu``/``mattr`` and ``num-cores`` of an llvm target."""
-        bits = int(codegen.llvm_get_vector_width(target))
+        # codegen.llvm_get_vector_width(target) answers for the host, not for the target.
+        bits = DEFAULT_VECTOR_BITS
+        for feature, width in VECTOR_FEATURES:
+            if bool(codegen.llvm_cpu_has_features(feature, target)):
+                bits = width
+                break
         return Machine(
-            vector_bits=bits if bits > 0 else DEFAULT_VECTOR_BITS,
+            vector_bits=bits,
             num_cores=int(target.attrs.get("num-cores", 1)),
         )
 

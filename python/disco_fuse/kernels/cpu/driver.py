@@ -11,12 +11,15 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..stages import NUM_NESTS, Stage, StageList, parse
+from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
+from . import columns as column_rule
+from . import opaque as opaque_rule
 from . import rows as row_rule
 from .context import Declined, Kernel, Machine, loaded_buffers, reachable
 from .emit import sequence
-from .operators import OUT_FUSABLE, Grouping, Operator, group, stage_pattern
+from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, group, stage_pattern
 from .plain import plain
-from .resolve import NotPointwise, Resolver, Root, split_axes
+from .resolve import NotPointwise, Resolver, split_axes
 from .scalar import ScalarGraph
 
 logger = logging.getLogger(__name__)
@@ -29,7 +32,6 @@ class NestPlan:
     """Loops of one nest before they are written."""
 
     rule: str
-    roots: tuple[Root, ...]
     reads: frozenset[tirx.Buffer]
     emit: Callable[[Kernel], list[tirx.Stmt]]
 
@@ -110,16 +112,10 @@ def _internal(op: Operator, stages: StageList) -> list[Stage]:
         readers = [s for s in op.stages if stage.output in s.reads]
         if not readers or any(stage_pattern(s) >= OUT_FUSABLE for s in readers):
             continue
-        single = Operator(stages=(stage,), pattern=0, rows=0, is_cheap=False)
-        if stage_pattern(stage) <= 2 and (len(readers) == 1 or _is_cheap(single)):
+        cheap = expression_flops(stage.value) <= CHEAP_FLOPS_PER_ELEMENT
+        if stage_pattern(stage) <= INJECTIVE and (len(readers) == 1 or cheap):
             found.append(stage)
     return found
-
-
-def _is_cheap(op: Operator) -> bool:
-    from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops
-
-    return expression_flops(op.stages[0].value) <= CHEAP_FLOPS_PER_ELEMENT
 
 
 def _plan_nest(
@@ -134,9 +130,20 @@ def _plan_nest(
         except (Declined, NotPointwise) as reason:
             logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
     plans: list[NestPlan] = []
-    for stage in stages:
-        plans.append(_plan_stage(stage, graph, inlined))
+    rest = list(stages)
+    while rest:
+        stage = rest.pop(0)
+        epilogue = [rest.pop(0)] if rest and _follows(stage, rest[0]) else []
+        plans.append(_plan_stage(stage, epilogue, graph, inlined))
     return plans
+
+
+def _follows(stage: Stage, other: Stage) -> bool:
+    """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
+    if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
+        return False
+    same = [extent for _, extent in stage.axes] == [extent for _, extent in other.axes]
+    return same and stage.output in other.reads and is_elementwise(other)
 
 
 def _row_plan(rule: str, nest: row_rule.RowNest) -> NestPlan:
@@ -144,24 +151,37 @@ def _row_plan(rule: str, nest: row_rule.RowNest) -> NestPlan:
     logger.debug("%s: %s", rule, [root.stage.name for root in nest.roots])
     return NestPlan(
         rule=rule,
-        roots=tuple(nest.roots),
         reads=frozenset(loaded_buffers(nodes)),
         emit=lambda kernel: row_rule.emit(nest, kernel),
     )
 
 
 def _plan_stage(
-    stage: Stage, graph: ScalarGraph, inlined: dict[tirx.Buffer, Stage]
+    stage: Stage,
+    epilogue: Sequence[Stage],
+    graph: ScalarGraph,
+    inlined: dict[tirx.Buffer, Stage],
 ) -> NestPlan:
+    """The first rule that serves a stage on its own."""
     if stage.is_opaque:
         return NestPlan(
             rule="opaque",
-            roots=(),
             reads=frozenset(stage.reads),
-            emit=lambda _: [stage.statement],
+            emit=lambda kernel: opaque_rule.emit(stage.statement, kernel.machine),
         )
     resolver = Resolver(graph=graph, inlined=inlined)
     axes = split_axes([extent for _, extent in stage.axes], "s")
     reduce = split_axes([extent for _, extent in stage.reduce_axes], "k")
     root = resolver.root(stage, axes, reduce)
-    return _row_plan("single", row_rule.single(root))
+    resolver.add(root)
+    others = [resolver.root(other, axes, ()) for other in epilogue]
+    reads = frozenset(loaded_buffers(reachable([root.node, *(o.node for o in others)])))
+    try:
+        columns = column_rule.plan(root, others)
+        logger.debug("columns: %s", stage.name)
+        return NestPlan(
+            rule="columns", reads=reads, emit=lambda kernel: column_rule.emit(columns, kernel)
+        )
+    except Declined as reason:
+        logger.debug("columns: declined %s: %s", stage.name, reason)
+    return _row_plan("single", row_rule.single(root, others))

@@ -61,6 +61,25 @@ class FlatBuffers:
         return self._views[buffer]
 
 
+class Lanes:
+    """The vector loop that a scope is the body of.
+
+    Attributes
+    ----------
+    width
+        Elements of the vector, 1 outside a vector loop.
+    index
+        The lane, ``0 .. width - 1``.
+    allocations
+        Statements that must come before the vector loop.
+    """
+
+    def __init__(self, width: int, index: tirx.Expr) -> None:
+        self.width = width
+        self.index = index
+        self.allocations: list[tirx.Stmt] = []
+
+
 class Scope:
     """A loop body being written.
 
@@ -72,6 +91,8 @@ class Scope:
         Axes that this loop runs over, outermost first, fused into one loop.
     position
         Value of the fused loop variable.
+    lanes
+        The vector loop this scope is the body of, None for any other loop.
     """
 
     def __init__(
@@ -79,6 +100,7 @@ class Scope:
         parent: Scope | None,
         group: Sequence[Axis] = (),
         position: tirx.Expr | None = None,
+        lanes: Lanes | None = None,
         *,
         buffers: FlatBuffers | None = None,
         uses: dict[Node, int] | None = None,
@@ -86,6 +108,7 @@ class Scope:
         self.parent = parent
         self.group = tuple(group)
         self.position = position
+        self.lanes = lanes
         self.statements: list[tirx.Stmt] = []
         self.values: dict[Node, tirx.Expr] = {}
         if parent is None:
@@ -96,11 +119,27 @@ class Scope:
             self.axes = parent.axes | frozenset(self.group)
             self.buffers, self.uses = parent.buffers, parent.uses
 
-    def bind(self, name: str, value: tirx.Expr) -> tirx.Var:
-        """Name a value in this scope."""
+    def bind(self, name: str, value: tirx.Expr) -> tirx.Expr:
+        """Name a value read from memory in this scope."""
         var = tirx.Var(name, value.ty)
         self.statements.append(tirx.Bind(var, value))
         return var
+
+    def keep(self, name: str, value: tirx.Expr) -> tirx.Expr:
+        """Name a computed value in this scope.
+
+        It is kept in a local buffer, which LLVM turns into a register: TVM's simplifier replaces
+        a bound variable by its value wherever it is used, and a chain of them explodes.
+        """
+        if isinstance(value, tirx.Var | tvm.ir.TensorLoad):
+            return value
+        width = self.lanes.width if self.lanes is not None else 1
+        index = self.lanes.index if self.lanes is not None else int_imm(0)
+        before = self.lanes.allocations if self.lanes is not None else self.statements
+        buffer = tirx.decl_buffer((int_imm(width),), value.ty, name=name, scope="local")
+        before.append(tirx.AllocBuffer(buffer))
+        self.statements.append(tirx.BufferStore(buffer, value, [index]))
+        return tirx.BufferLoad(buffer, [index])
 
     def offset(self, value: Affine) -> tirx.Expr:
         """The TIR expression of an index."""
@@ -142,7 +181,7 @@ class Scope:
             return home._index(node)
         expr = home._build(node)
         if home is not self or self.uses.get(node, 0) > 1:
-            expr = home.bind("v", expr)
+            expr = home.bind("v", expr) if node.kind == "load" else home.keep("v", expr)
             home.values[node] = expr
         return expr
 
@@ -170,7 +209,7 @@ class Scope:
         args = [self._operand(a, inline) for a in node.args]
         if node.kind is tvm.ir.Call:
             name = node.payload.name.rpartition(".")[2]
-            fast = None if inline else fast_call(name, node.dtype, args, self.bind)
+            fast = None if inline else fast_call(name, node.dtype, args, self.keep)
             if fast is not None:
                 return fast
             return tvm.ir.Call(node.payload, args, ret_ty=node.dtype)
@@ -238,22 +277,29 @@ def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
     return pieces
 
 
-def vector_loop(
-    start: int, count: int, width: int, body: Callable[[tirx.Expr], Sequence[tirx.Stmt]]
-) -> tirx.Stmt:
-    """``count`` vectors of ``width`` elements from `start`: the loops around `body`."""
+VectorBody = Callable[[tirx.Expr, Lanes], Sequence[tirx.Stmt]]
 
-    def inner(base: tirx.Expr | None) -> tirx.Stmt:
-        first = int_imm(start) if base is None else base * int_imm(width)
-        if base is not None and start:
-            first = first + int_imm(start)
-        if width == 1:
-            return sequence(body(first))
-        var = tirx.Var("lane", "int64")
-        position = first + var if base is not None or start else var
-        statement = sequence(body(position))
-        return tirx.For(var, int_imm(0), int_imm(width), ForKind.VECTORIZED, statement)
 
+def vector(first: tirx.Expr | None, width: int, body: VectorBody) -> list[tirx.Stmt]:
+    """One vector of `width` elements from `first` (None: 0): ``body(position, lanes)``."""
+    if width == 1:
+        lanes = Lanes(1, int_imm(0))
+        statements = body(int_imm(0) if first is None else first, lanes)
+        return [*lanes.allocations, *statements]
+    lane = tirx.Var("lane", "int64")
+    lanes = Lanes(width, lane)
+    inner = sequence(body(lane if first is None else first + lane, lanes))
+    vectorized = tirx.For(lane, int_imm(0), int_imm(width), ForKind.VECTORIZED, inner)
+    return [*lanes.allocations, vectorized]
+
+
+def vectors(start: int, count: int, width: int, body: VectorBody) -> list[tirx.Stmt]:
+    """``count`` vectors of ``width`` elements from `start`."""
     if count == 1:
-        return inner(None)
-    return loop(count, lambda base: [inner(base)], ForKind.SERIAL)
+        return vector(int_imm(start) if start else None, width, body)
+
+    def step(base: tirx.Expr) -> list[tirx.Stmt]:
+        first = base * int_imm(width)
+        return vector(first + int_imm(start) if start else first, width, body)
+
+    return [loop(count, step, ForKind.SERIAL)]

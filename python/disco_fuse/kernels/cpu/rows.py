@@ -14,8 +14,9 @@ When nothing is reduced, the row loop and the loop in the row become one as far 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tvm import tirx
 from tvm.tirx import ForKind
@@ -29,9 +30,10 @@ from .emit import (
     immediate,
     int_imm,
     loop,
-    sequence,
-    vector_loop,
+    Lanes,
+    vector,
     vector_pieces,
+    vectors,
 )
 from .resolve import Resolver, Root
 
@@ -41,9 +43,13 @@ STACK_BYTES = 64 * 1024
 
 @dataclass(kw_only=True, eq=False)
 class Pass:
-    """Roots that share one loop over the row (no loop when `group` is empty)."""
+    """Roots that share one loop over the row (no loop when `group` is empty).
+
+    `outer` are reduce axes around that loop, which do not fuse with it.
+    """
 
     group: tuple[Axis, ...]
+    outer: tuple[Axis, ...] = ()
     roots: list[Root] = field(default_factory=list)
 
     @property
@@ -140,13 +146,25 @@ def _place(nest: RowNest, root: Root, group: tuple[Axis, ...]) -> None:
     nest.passes.append(Pass(group=group, roots=[root]))
 
 
-def single(root: Root) -> RowNest:
-    """The nest of one root on its own: trailing axes that fuse are its row."""
-    spatial, reduce = list(root.axes), list(root.reduce_axes)
-    if root.stage.combine is not None:
-        return RowNest(row_axes=tuple(spatial), passes=[Pass(group=tuple(reduce), roots=[root])])
-    group = spatial[-1:]
-    return RowNest(row_axes=tuple(spatial[:-1]), passes=[Pass(group=tuple(group), roots=[root])])
+def single(root: Root, epilogue: Sequence[Root]) -> RowNest:
+    """The nest of one root on its own, and elementwise roots on its result.
+
+    Trailing reduce axes that are one linear walk through memory become the row.
+    """
+    if root.stage.combine is None:
+        group = root.axes[-1:]
+        return RowNest(row_axes=root.axes[:-1], passes=[Pass(group=group, roots=[root])])
+    reduce = root.reduce_axes
+    values = affine_values(reachable([root.node]))
+    keep = 0
+    while keep < len(reduce) - 1 and any(
+        merged_coefficient(value, reduce[keep:]) is None for value in values
+    ):
+        keep += 1
+    passes = [Pass(group=reduce[keep:], outer=reduce[:keep], roots=[root])]
+    if epilogue:
+        passes.append(Pass(group=(), roots=list(epilogue)))
+    return RowNest(row_axes=root.axes, passes=passes)
 
 
 def flatten(nest: RowNest) -> RowNest:
@@ -204,10 +222,8 @@ def _emit_row(nest: RowNest, kernel: Kernel, scope: Scope, outer: Scope) -> None
         else:
             lanes = _lanes(one, kernel)
             for start, count, width in vector_pieces(one.length, lanes):
-                statement = vector_loop(
-                    start, count, width, lambda at, one=one: _element(one, kernel, scope, at, kept)
-                )
-                scope.statements.append(statement)
+                body = partial(_element, one, kernel, scope, kept)
+                scope.statements.extend(vectors(start, count, width, body))
 
 
 def _lanes(one: Pass, kernel: Kernel) -> int:
@@ -233,17 +249,22 @@ def _row_buffer(root: Root, one: Pass, outer: Scope) -> tirx.Buffer:
 def _emit_scalars(one: Pass, kernel: Kernel, scope: Scope) -> None:
     """Roots with one element per row."""
     for root in one.roots:
-        value = scope.bind("s", scope.value(root.node))
+        value = scope.keep("s", scope.value(root.node))
         scope.values[root.result] = value
         if root.buffer in kernel.needed:
             scope.statements.append(kernel.store(root.buffer, scope.offset(root.offset), value))
 
 
 def _inner_scope(
-    one: Pass, scope: Scope, at: tirx.Expr, kept: dict[Root, tirx.Buffer | None], kernel: Kernel
+    one: Pass,
+    scope: Scope,
+    at: tirx.Expr,
+    lanes: Lanes,
+    kept: dict[Root, tirx.Buffer | None],
+    kernel: Kernel,
 ) -> Scope:
     """A scope for one position of the row that sees the rows kept by earlier passes."""
-    inner = Scope(scope, one.group, at)
+    inner = Scope(scope, one.group, at, lanes)
     for root, buffer in kept.items():
         if root not in one.roots and root.result in scope.uses:
             if root.result.axes <= inner.axes:
@@ -260,18 +281,19 @@ def _element(
     one: Pass,
     kernel: Kernel,
     scope: Scope,
-    at: tirx.Expr,
     kept: dict[Root, tirx.Buffer | None],
+    at: tirx.Expr,
+    lanes: Lanes,
 ) -> Sequence[tirx.Stmt]:
     """All elementwise roots at one position. Every load comes before the first store."""
-    inner = _inner_scope(one, scope, at, kept, kernel)
+    inner = _inner_scope(one, scope, at, lanes, kept, kernel)
     stores: list[tirx.Stmt] = []
     for root in one.roots:
         if root.stage.combine is not None:
             continue
         value = inner.value(root.node)
         if len(one.roots) > 1:
-            value = inner.bind("e", value)
+            value = inner.keep("e", value)
         inner.values[root.result] = value
         buffer = kept.get(root)
         if buffer is not None:
@@ -301,17 +323,13 @@ def _emit_reduce(
         accumulators[root] = buffer
         identity = immediate(root.dtype, root.stage.identity.value)
         scope.statements.append(tirx.AllocBuffer(buffer))
-        scope.statements.append(
-            vector_loop(
-                0,
-                1,
-                width,
-                lambda lane, b=buffer, v=identity: [tirx.BufferStore(b, v, [lane])],
-            )
-        )
+        clear = partial(_fill, buffer, identity)
+        scope.statements.extend(vector(None, width, clear))
 
-    def body(at: tirx.Expr, slot: tirx.Expr) -> Sequence[tirx.Stmt]:
-        inner = _inner_scope(one, scope, at, kept, kernel)
+    def body(
+        around: Scope, at: tirx.Expr, slot: tirx.Expr, vector_lanes: Lanes
+    ) -> Sequence[tirx.Stmt]:
+        inner = _inner_scope(one, around, at, vector_lanes, kept, kernel)
         stores: list[tirx.Stmt] = []
         for root in one.roots:
             value = inner.value(root.node)
@@ -320,7 +338,7 @@ def _emit_reduce(
                 total = root.stage.combine(tirx.BufferLoad(buffer, [slot]), value)
                 stores.append(tirx.BufferStore(buffer, total, [slot]))
                 continue
-            value = inner.bind("e", value)
+            value = inner.keep("e", value)
             inner.values[root.result] = value
             row = kept.get(root)
             if row is not None:
@@ -329,7 +347,19 @@ def _emit_reduce(
                 stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
         return [*inner.statements, *stores]
 
-    scope.statements.extend(accumulate(one.length, lanes, unroll, body))
+    def outer(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+        around = Scope(scope, one.outer, position)
+        walk = accumulate(one.length, lanes, unroll, partial(body, around))
+        return [*around.statements, *walk]
+
+    if one.outer:
+        extent = 1
+        for axis in one.outer:
+            extent *= axis.extent
+        scope.statements.append(loop(extent, outer, ForKind.SERIAL))
+    else:
+        walk = accumulate(one.length, lanes, unroll, partial(body, scope))
+        scope.statements.extend(walk)
     for root in reduced:
         buffer = accumulators[root]
         scope.statements.extend(fold_lanes(buffer, width, root))
@@ -339,38 +369,41 @@ def _emit_reduce(
             scope.statements.append(kernel.store(root.buffer, scope.offset(root.offset), value))
 
 
-def accumulate(length: int, lanes: int, unroll: int, body: object) -> list[tirx.Stmt]:
-    """Loops over ``range(length)`` that call ``body(position, accumulator slot)``."""
-    assert callable(body)
-    statements: list[tirx.Stmt] = []
+def _fill(
+    buffer: tirx.Buffer, value: tirx.Expr, at: tirx.Expr, _lanes: Lanes
+) -> list[tirx.Stmt]:
+    return [tirx.BufferStore(buffer, value, [at])]
+
+
+Accumulate = Callable[[tirx.Expr, tirx.Expr, Lanes], Sequence[tirx.Stmt]]
+
+
+def accumulate(length: int, lanes: int, unroll: int, body: Accumulate) -> list[tirx.Stmt]:
+    """Loops over ``range(length)`` that call ``body(position, accumulator slot, lanes)``."""
     chunk = lanes * unroll
     count = length // chunk
 
     def chunks(base: tirx.Expr) -> list[tirx.Stmt]:
         parts: list[tirx.Stmt] = []
         for step in range(unroll):
-            shift = step * lanes
-            parts.append(
-                vector_loop(
-                    shift,
-                    1,
-                    lanes,
-                    lambda slot, base=base: body(base * int_imm(chunk) + slot, slot),
-                )
-            )
+            shift = int_imm(step * lanes) if step else None
+            first = base * int_imm(chunk)
+            parts.extend(vector(shift, lanes, lambda slot, v: body(first + slot, slot, v)))
         return parts
 
+    statements: list[tirx.Stmt] = []
     if count > 1:
         statements.append(loop(count, chunks, ForKind.SERIAL))
     elif count == 1:
         statements.extend(chunks(int_imm(0)))
     done = count * chunk
     for start, pieces, width in vector_pieces(length - done, lanes):
-        for_width = width
 
-        def piece(base: tirx.Expr, start: int = start, width: int = for_width) -> list[tirx.Stmt]:
-            first = base * int_imm(width) + int_imm(done + start)
-            return [vector_loop(0, 1, width, lambda lane: body(first + lane, lane))]
+        def piece(
+            base: tirx.Expr, start: int = done + start, width: int = width
+        ) -> list[tirx.Stmt]:
+            first = base * int_imm(width) + int_imm(start)
+            return vector(None, width, lambda slot, v: body(first + slot, slot, v))
 
         if pieces > 1:
             statements.append(loop(pieces, piece, ForKind.SERIAL))
@@ -385,17 +418,12 @@ def fold_lanes(buffer: tirx.Buffer, width: int, root: Root) -> list[tirx.Stmt]:
     half = width // 2
     while half >= 1:
 
-        def step(lane: tirx.Expr, half: int = half) -> list[tirx.Stmt]:
+        def step(lane: tirx.Expr, _lanes: Lanes, half: int = half) -> list[tirx.Stmt]:
             total = root.stage.combine(
                 tirx.BufferLoad(buffer, [lane]), tirx.BufferLoad(buffer, [lane + int_imm(half)])
             )
             return [tirx.BufferStore(buffer, total, [lane])]
 
-        statements.append(vector_loop(0, 1, half, step))
+        statements.extend(vector(None, half, step))
         half //= 2
     return statements
-
-
-def whole(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The statements as one."""
-    return sequence(statements)
