@@ -13,16 +13,12 @@ namespace {
 
 constexpr auto kInterruptPeriod = std::chrono::milliseconds(50);
 
-void PrepareThisThread() {
-  pthread_setname_np(pthread_self(), "disco-comm");
-  // The default slack of 50 us would double the short sleeps between polls.
-  prctl(PR_SET_TIMERSLACK, 1000UL);
-}
-
 }  // namespace
 
 CommunicationThread::CommunicationThread(std::unique_ptr<Communicator> communicator)
-    : communicator_(std::move(communicator)), thread_([this] { Loop(); }) {}
+    : communicator_(std::move(communicator)), thread_([this] { Loop(); }) {
+  pthread_setname_np(thread_.native_handle(), "disco-comm");
+}
 
 CommunicationThread::~CommunicationThread() { Close(); }
 
@@ -81,7 +77,8 @@ std::chrono::nanoseconds CommunicationThread::cpu_time() const {
 }
 
 void CommunicationThread::Loop() {
-  PrepareThisThread();
+  // The default slack of 50 us would double the short sleeps between polls.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     submitted_.wait(lock, [this] { return control_.stop.load() || !queue_.empty(); });
