@@ -126,7 +126,7 @@ def _plan_nest(
     if nest[0].rows > 0:
         try:
             rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
-            return [_row_plan("rows", rows)]
+            return [_row_plan("rows", rows, graph)]
         except (Declined, NotPointwise) as reason:
             logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
     plans: list[NestPlan] = []
@@ -146,13 +146,13 @@ def _follows(stage: Stage, other: Stage) -> bool:
     return same and stage.output in other.reads and is_elementwise(other)
 
 
-def _row_plan(rule: str, nest: row_rule.RowNest) -> NestPlan:
+def _row_plan(rule: str, nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan:
     nodes = reachable(root.node for root in nest.roots)
     logger.debug("%s: %s", rule, [root.stage.name for root in nest.roots])
     return NestPlan(
         rule=rule,
         reads=frozenset(loaded_buffers(nodes)),
-        emit=lambda kernel: row_rule.emit(nest, kernel),
+        emit=lambda kernel: row_rule.emit(nest, kernel, graph),
     )
 
 
@@ -184,4 +184,4 @@ def _plan_stage(
         )
     except Declined as reason:
         logger.debug("columns: declined %s: %s", stage.name, reason)
-    return _row_plan("single", row_rule.single(root, others))
+    return _row_plan("single", row_rule.single(root, others), graph)
