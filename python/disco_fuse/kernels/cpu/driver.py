@@ -15,6 +15,7 @@ from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
 from . import columns as column_rule
 from . import opaque as opaque_rule
 from . import rows as row_rule
+from . import transpose as transpose_rule
 from .context import Declined, Kernel, Machine, loaded_buffers, reachable
 from .emit import sequence
 from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, group, stage_pattern
@@ -184,4 +185,14 @@ def _plan_stage(
         )
     except Declined as reason:
         logger.debug("columns: declined %s: %s", stage.name, reason)
+    try:
+        transposed = transpose_rule.plan(root)
+        logger.debug("transpose: %s", stage.name)
+        return NestPlan(
+            rule="transpose",
+            reads=reads,
+            emit=lambda kernel: transpose_rule.emit(transposed, kernel),
+        )
+    except Declined as reason:
+        logger.debug("transpose: declined %s: %s", stage.name, reason)
     return _row_plan("single", row_rule.single(root, others), graph)
