@@ -13,35 +13,39 @@ columns is kept in vector registers while the rows go by::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from .affine import Axis, merged_coefficient
+from .affine import Affine, Axis, merged_coefficient
 from .context import Declined, Kernel, affine_values, reachable, vectorizes
 from .emit import Lanes, Scope, count_uses, immediate, int_imm, loop, vector, vector_pieces
+from .operators import rereads
 from .resolve import Root
 
 WIDE_REGISTERS, NARROW_REGISTERS = 16, 8  # accumulators of 512-bit vectors, of shorter ones
 MAX_UNROLLED_NODES = 256
+TILE_VECTORS = 4
 
 
-Element = Callable[[tirx.Expr, tirx.Expr, Lanes], Sequence[tirx.Stmt]]
+Element = Callable[[Scope, tirx.Expr, tirx.Expr, Lanes], Sequence[tirx.Stmt]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnNest:
     """A reduction over `reduce`, vectorised over `columns`, for each element of `outer`.
 
-    `epilogue` holds elementwise roots on the result.
+    `epilogue` holds elementwise roots on the result. `tile` is a spatial axis of which several
+    positions are computed together, because they share what is read.
     """
 
     root: Root
     epilogue: tuple[Root, ...]
     outer: tuple[Axis, ...]
     columns: tuple[Axis, ...]
-    reduce: tuple[Axis, ...]
+    reduce: tuple[tuple[Axis, ...], ...]
+    tile: Axis | None
 
 
 def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
@@ -58,21 +62,36 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
     last, inner = root.axes[-1], root.reduce_axes[-1]
     along = sum(1 for v in values if v.coefficient(last) == 1)
     across = sum(1 for v in values if v.coefficient(inner) == 1)
-    if along == 0 or across > along:
+    if along == 0 or (across > along and not rereads(root.stage)):
         raise Declined("what is read is not contiguous along the results")
     everything = [*values, root.offset, *(r.offset for r in epilogue)]
     everything.extend(affine_values(reachable(r.node for r in epilogue)))
     for keep in range(len(root.axes)):
         columns = root.axes[keep:]
         if all(merged_coefficient(value, columns) is not None for value in everything):
+            outer = root.axes[:keep]
+            tile = outer[-1] if outer and rereads(root.stage) else None
             return ColumnNest(
                 root=root,
                 epilogue=tuple(epilogue),
-                outer=root.axes[:keep],
+                outer=outer[:-1] if tile is not None else outer,
                 columns=columns,
-                reduce=root.reduce_axes,
+                reduce=_merge(root.reduce_axes, values),
+                tile=tile,
             )
     raise AssertionError("a single axis always merges")
+
+
+def _merge(axes: Sequence[Axis], values: Sequence[Affine]) -> tuple[tuple[Axis, ...], ...]:
+    """Fuse neighbouring reduce axes where every access stays one linear walk."""
+    groups: list[tuple[Axis, ...]] = [(axes[0],)]
+    for axis in axes[1:]:
+        joined = (*groups[-1], axis)
+        if all(merged_coefficient(value, joined) is not None for value in values):
+            groups[-1] = joined
+        else:
+            groups.append((axis,))
+    return tuple(groups)
 
 
 def emit(nest: ColumnNest, kernel: Kernel) -> list[tirx.Stmt]:
@@ -100,21 +119,52 @@ def _product(axes: Sequence[Axis]) -> int:
 
 
 def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
-    """Loops over blocks of columns."""
+    """Loops over tiles, and in each over blocks of columns."""
     nodes = reachable([nest.root.node])
     lanes = 1
     if all(vectorizes(node, nest.columns) for node in nodes):
         lanes = kernel.machine.lanes(nodes, [nest.root.dtype])
     registers = WIDE_REGISTERS if kernel.machine.vector_bits >= 512 else NARROW_REGISTERS
     registers = max(1, min(registers, MAX_UNROLLED_NODES // max(1, len(nodes))))
-    statements: list[tirx.Stmt] = []
-    for start, count, width in vector_pieces(_product(nest.columns), lanes):
-        full, rest = divmod(count, registers)
-        size = registers * width
+    if nest.tile is None:
+        return _columns(nest, kernel, scope, _Tile(lanes=lanes, vectors=registers))
+    count = -(-_product(nest.columns) // lanes)
+    vectors = min(TILE_VECTORS, count, registers)
+    rows = max(r for r in range(1, registers // vectors + 1) if nest.tile.extent % r == 0)
 
-        def block(base: tirx.Expr, start: int = start, size: int = size, width: int = width):
+    def body(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+        first = position * int_imm(rows)
+        tile = _Tile(lanes=lanes, vectors=vectors, rows=rows, first_row=first)
+        return _columns(nest, kernel, scope, tile)
+
+    return [loop(nest.tile.extent // rows, body, ForKind.SERIAL)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Tile:
+    """What is kept in registers: `rows` positions of the tile axis times `vectors` of `lanes`."""
+
+    lanes: int
+    vectors: int
+    rows: int = 1
+    first_row: tirx.Expr | None = None
+
+
+def _columns(
+    nest: ColumnNest, kernel: Kernel, scope: Scope, tile: _Tile
+) -> list[tirx.Stmt]:
+    """Loops over blocks of columns."""
+    statements: list[tirx.Stmt] = []
+    for start, count, width in vector_pieces(_product(nest.columns), tile.lanes):
+        full, rest = divmod(count, tile.vectors)
+        size = tile.vectors * width
+        piece = replace(tile, lanes=width)
+
+        def block(
+            base: tirx.Expr, start: int = start, size: int = size, piece: _Tile = piece
+        ) -> list[tirx.Stmt]:
             first = base * int_imm(size) + int_imm(start)
-            return _block(nest, kernel, scope, first, registers, width)
+            return _block(nest, kernel, scope, first, piece)
 
         if full == 1:
             statements.extend(block(int_imm(0)))
@@ -122,42 +172,67 @@ def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
             statements.append(loop(full, block, ForKind.SERIAL))
         if rest:
             first = int_imm(start + full * size)
-            statements.extend(_block(nest, kernel, scope, first, rest, width))
+            last = replace(piece, vectors=rest)
+            statements.extend(_block(nest, kernel, scope, first, last))
     return statements
 
 
 def _block(
-    nest: ColumnNest, kernel: Kernel, scope: Scope, first: tirx.Expr, vectors: int, width: int
+    nest: ColumnNest, kernel: Kernel, scope: Scope, first: tirx.Expr, tile: _Tile
 ) -> list[tirx.Stmt]:
-    """One block of ``vectors * width`` columns from `first`."""
+    """One block of columns from `first`, for the rows of the tile."""
     root = nest.root
-    acc = tirx.decl_buffer((int_imm(vectors * width),), root.dtype, name="acc", scope="local")
+    width, vectors = tile.lanes, tile.vectors
+    size = tile.rows * vectors * width
+    acc = tirx.decl_buffer((int_imm(size),), root.dtype, name="acc", scope="local")
     identity = immediate(root.dtype, root.stage.identity.value)
 
-    def each(body: Element) -> list[tirx.Stmt]:
-        """Unrolled over the vectors of the block: ``body(column, accumulator slot, lanes)``."""
+    def each(around: Scope, body: Element) -> list[tirx.Stmt]:
+        """Unrolled over the block: ``body(scope of the row, column, accumulator slot, lanes)``."""
 
-        def part(c: tirx.Expr) -> list[tirx.Stmt]:
-            shift = c * int_imm(width)
-            return vector(shift, width, lambda slot, v: body(first + slot, slot, v))
+        def row(r: tirx.Expr) -> list[tirx.Stmt]:
+            base = r * int_imm(vectors * width)
+            inside = around
+            if nest.tile is not None and tile.first_row is not None:
+                inside = Scope(around, (nest.tile,), tile.first_row + r)
 
-        if vectors == 1:
-            return vector(None, width, lambda slot, v: body(first + slot, slot, v))
-        return [loop(vectors, part, ForKind.UNROLLED)]
+            def part(c: tirx.Expr) -> list[tirx.Stmt]:
+                shift = c * int_imm(width)
 
-    def row(position: tirx.Expr) -> Sequence[tirx.Stmt]:
-        rows = Scope(scope, nest.reduce, position)
+                def element(lane: tirx.Expr, lanes: Lanes) -> Sequence[tirx.Stmt]:
+                    return body(inside, first + shift + lane, base + shift + lane, lanes)
 
-        def element(column: tirx.Expr, slot: tirx.Expr, lanes: Lanes) -> Sequence[tirx.Stmt]:
-            inner = Scope(rows, nest.columns, column, lanes)
-            total = root.stage.combine(tirx.BufferLoad(acc, [slot]), inner.value(root.node))
-            return [*inner.statements, tirx.BufferStore(acc, total, [slot])]
+                return vector(None, width, element)
 
-        statements = each(element)
-        return [*rows.statements, *statements]
+            parts = part(int_imm(0)) if vectors == 1 else [loop(vectors, part, ForKind.UNROLLED)]
+            if inside is around:
+                return parts
+            return [*inside.statements, *parts]
 
-    def finish(column: tirx.Expr, slot: tirx.Expr, lanes: Lanes) -> Sequence[tirx.Stmt]:
-        inner = Scope(scope, nest.columns, column, lanes)
+        return row(int_imm(0)) if tile.rows == 1 else [loop(tile.rows, row, ForKind.UNROLLED)]
+
+    def element(
+        inside: Scope, column: tirx.Expr, slot: tirx.Expr, lanes: Lanes
+    ) -> Sequence[tirx.Stmt]:
+        inner = Scope(inside, nest.columns, column, lanes)
+        total = root.stage.combine(tirx.BufferLoad(acc, [slot]), inner.value(root.node))
+        return [*inner.statements, tirx.BufferStore(acc, total, [slot])]
+
+    def reduce(groups: tuple[tuple[Axis, ...], ...], around: Scope) -> list[tirx.Stmt]:
+        if not groups:
+            return each(around, element)
+
+        def step(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+            inside = Scope(around, groups[0], position)
+            statements = reduce(groups[1:], inside)
+            return [*inside.statements, *statements]
+
+        return [loop(_product(groups[0]), step, ForKind.SERIAL)]
+
+    def finish(
+        inside: Scope, column: tirx.Expr, slot: tirx.Expr, lanes: Lanes
+    ) -> Sequence[tirx.Stmt]:
+        inner = Scope(inside, nest.columns, column, lanes)
         value = inner.bind("s", tirx.BufferLoad(acc, [slot]))
         inner.values[root.result] = value
         stores: list[tirx.Stmt] = []
@@ -169,9 +244,14 @@ def _block(
             stores.append(kernel.store(other.buffer, inner.offset(other.offset), value))
         return [*inner.statements, *stores]
 
+    def clear(
+        _inside: Scope, _column: tirx.Expr, slot: tirx.Expr, _lanes: Lanes
+    ) -> Sequence[tirx.Stmt]:
+        return [tirx.BufferStore(acc, identity, [slot])]
+
     return [
         tirx.AllocBuffer(acc),
-        *each(lambda _column, slot, _lanes: [tirx.BufferStore(acc, identity, [slot])]),
-        loop(_product(nest.reduce), row, ForKind.SERIAL),
-        *each(finish),
+        *each(scope, clear),
+        *reduce(nest.reduce, scope),
+        *each(scope, finish),
     ]

@@ -15,6 +15,7 @@ from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
 from . import columns as column_rule
 from . import opaque as opaque_rule
 from . import rows as row_rule
+from . import transpose as transpose_rule
 from .context import Declined, Kernel, Machine, loaded_buffers, reachable
 from .emit import sequence
 from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, group, stage_pattern
@@ -126,7 +127,7 @@ def _plan_nest(
     if nest[0].rows > 0:
         try:
             rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
-            return [_row_plan("rows", rows)]
+            return [_row_plan("rows", rows, graph)]
         except (Declined, NotPointwise) as reason:
             logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
     plans: list[NestPlan] = []
@@ -146,13 +147,13 @@ def _follows(stage: Stage, other: Stage) -> bool:
     return same and stage.output in other.reads and is_elementwise(other)
 
 
-def _row_plan(rule: str, nest: row_rule.RowNest) -> NestPlan:
+def _row_plan(rule: str, nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan:
     nodes = reachable(root.node for root in nest.roots)
     logger.debug("%s: %s", rule, [root.stage.name for root in nest.roots])
     return NestPlan(
         rule=rule,
         reads=frozenset(loaded_buffers(nodes)),
-        emit=lambda kernel: row_rule.emit(nest, kernel),
+        emit=lambda kernel: row_rule.emit(nest, kernel, graph),
     )
 
 
@@ -184,4 +185,14 @@ def _plan_stage(
         )
     except Declined as reason:
         logger.debug("columns: declined %s: %s", stage.name, reason)
-    return _row_plan("single", row_rule.single(root, others))
+    try:
+        transposed = transpose_rule.plan(root)
+        logger.debug("transpose: %s", stage.name)
+        return NestPlan(
+            rule="transpose",
+            reads=reads,
+            emit=lambda kernel: transpose_rule.emit(transposed, kernel),
+        )
+    except Declined as reason:
+        logger.debug("transpose: declined %s: %s", stage.name, reason)
+    return _row_plan("single", row_rule.single(root, others), graph)

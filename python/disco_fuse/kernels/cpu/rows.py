@@ -15,7 +15,7 @@ When nothing is reduced, the row loop and the loop in the row become one as far 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tvm import tirx
@@ -35,7 +35,9 @@ from .emit import (
     vector_pieces,
     vectors,
 )
+from .guards import pieces, specialize
 from .resolve import Resolver, Root
+from .scalar import ScalarGraph
 
 MAX_ACCUMULATORS = 4
 STACK_BYTES = 64 * 1024
@@ -45,12 +47,14 @@ STACK_BYTES = 64 * 1024
 class Pass:
     """Roots that share one loop over the row (no loop when `group` is empty).
 
-    `outer` are reduce axes around that loop, which do not fuse with it.
+    `outer` are reduce axes around that loop, which do not fuse with it; `span` is the piece of
+    the row when it was cut.
     """
 
     group: tuple[Axis, ...]
     outer: tuple[Axis, ...] = ()
     roots: list[Root] = field(default_factory=list)
+    span: tuple[int, int] | None = None
 
     @property
     def length(self) -> int:
@@ -184,9 +188,29 @@ def flatten(nest: RowNest) -> RowNest:
     return nest
 
 
-def emit(nest: RowNest, kernel: Kernel) -> list[tirx.Stmt]:
+def cut(nest: RowNest, graph: ScalarGraph) -> RowNest:
+    """Split a row with branches on the position into pieces without them."""
+    if len(nest.passes) != 1 or len(nest.passes[0].group) != 1:
+        return nest
+    (only,) = nest.passes
+    (axis,) = only.group
+    spans = pieces([root.node for root in only.roots], axis)
+    if len(spans) == 1 or any(root.stage.combine is not None for root in only.roots):
+        return nest
+    passes = [
+        Pass(
+            group=only.group,
+            span=span,
+            roots=[replace(r, node=specialize(graph, r.node, axis, span)) for r in only.roots],
+        )
+        for span in spans
+    ]
+    return RowNest(row_axes=nest.row_axes, passes=passes)
+
+
+def emit(nest: RowNest, kernel: Kernel, graph: ScalarGraph) -> list[tirx.Stmt]:
     """The statements of a nest."""
-    nest = flatten(nest)
+    nest = flatten(cut(nest, graph))
     roots = nest.roots
     uses = count_uses(root.node for root in roots)
     outer = Scope(None, buffers=kernel.buffers, uses=uses)
@@ -221,9 +245,10 @@ def _emit_row(nest: RowNest, kernel: Kernel, scope: Scope, outer: Scope) -> None
             _emit_reduce(one, kernel, scope, kept)
         else:
             lanes = _lanes(one, kernel)
-            for start, count, width in vector_pieces(one.length, lanes):
+            first, last = one.span or (0, one.length)
+            for start, count, width in vector_pieces(last - first, lanes):
                 body = partial(_element, one, kernel, scope, kept)
-                scope.statements.extend(vectors(start, count, width, body))
+                scope.statements.extend(vectors(first + start, count, width, body))
 
 
 def _lanes(one: Pass, kernel: Kernel) -> int:
