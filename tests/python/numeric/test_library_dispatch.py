@@ -143,6 +143,13 @@ def test_broadcast_batch_reads_the_matrix_once() -> None:
     assert op_facts(call) == (2 * 30 * 4 * 7, 4 * (210 + 28), 4 * 120)
 
 
+def test_a_matrix_that_repeats_over_a_batch_is_read_once() -> None:
+    after = check(build(lambda emit, a, b: emit(op.matmul(a, b)), (5, 7), (6, 7, 4)))
+    (call,) = calls(after)
+    assert plan_of(call).batch_shape == (6,)
+    assert op_facts(call) == (2 * 6 * 5 * 4 * 7, 4 * (35 + 6 * 28), 4 * 120)
+
+
 def test_slices_and_splits_are_read_in_place() -> None:
     def body(emit: Any, qkv: Any, w: Any) -> Any:
         parts = emit(op.split(qkv, 3, axis=1))
