@@ -218,21 +218,6 @@ ffi.function("kernels.matmul")(x, x, Shape([0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 
     )
 
 
-def test_torch_works_when_it_is_imported_after_its_library() -> None:
-    pytest.importorskip("torch")
-    program = """
-from disco_fuse.kernels.library import load_library
-load_library()
-import sys
-assert "torch" not in sys.modules
-import torch
-x = torch.arange(6.0).reshape(2, 3)
-assert (x @ x.T).tolist() == [[5.0, 14.0], [14.0, 50.0]]
-"""
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-
-
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "libmissing.so"
     with pytest.raises(ValueError, match=r"libmissing\.so as BLAS library.*pass the path of MKL"):
