@@ -215,6 +215,13 @@ def test_gradients_keep_their_variables() -> None:
     assert {"lv1", "lv4"} <= set(names)
 
 
+def test_a_gradient_that_only_a_product_reads_is_not_dropped() -> None:
+    def body(emit: Any, a: Any, b: Any) -> Any:
+        return emit(op.matmul(emit(op.permute_dims(a)), b))
+
+    check(build(body, (7, 5), (7, 4), attrs={"disco_fuse.gradients": ["lv"]}), permute_dims=1)
+
+
 def test_a_tensor_overwritten_in_place_is_not_read_late() -> None:
     builder = relax.BlockBuilder()
     x, w = (relax.Var(name, relax.TensorType((4, 4), "float32")) for name in "xw")
