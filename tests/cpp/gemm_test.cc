@@ -81,29 +81,20 @@ std::vector<T> Product(const std::vector<int64_t>& ints, const std::vector<T>& a
 }
 
 TEST(Gemm, EveryLayoutOfOneProduct) {
-  // A = [1 2 3; 4 5 6], B = [1 0; 2 1; 0 3], so C = [5 11; 14 23].
+  // A = [1 2 3; 4 5 6], B = [1 0 2; 2 1 0; 0 3 1], so C = [5 11 5; 14 23 14].
   const std::vector<double> a_rows = {1, 2, 3, 4, 5, 6}, a_cols = {1, 4, 2, 5, 3, 6};
-  const std::vector<double> b_rows = {1, 0, 2, 1, 0, 3}, b_cols = {1, 2, 0, 0, 1, 3};
+  const std::vector<double> b_rows = {1, 0, 2, 2, 1, 0, 0, 3, 1};
+  const std::vector<double> b_cols = {1, 2, 0, 0, 1, 3, 2, 0, 1};
+  const std::vector<double> c_rows = {5, 11, 5, 14, 23, 14}, c_cols = {5, 14, 11, 23, 5, 14};
   for (bool a_row : {true, false}) {
     for (bool b_row : {true, false}) {
       for (bool c_row : {true, false}) {
-        const std::vector<int64_t> ints = {0,
-                                           2,
-                                           2,
-                                           3,
-                                           0,
-                                           a_row ? 3 : 1,
-                                           a_row ? 1 : 2,
-                                           0,
-                                           b_row ? 2 : 1,
-                                           b_row ? 1 : 3,
-                                           0,
-                                           c_row ? 2 : 1,
-                                           c_row ? 1 : 2};
-        const std::vector<double> expected =
-            c_row ? std::vector<double>{5, 11, 14, 23} : std::vector<double>{5, 14, 11, 23};
-        EXPECT_EQ(Product<double>(ints, a_row ? a_rows : a_cols, b_row ? b_rows : b_cols, 4),
-                  expected);
+        std::vector<int64_t> ints = {0, 2, 3, 3};
+        for (int64_t i : {0, a_row ? 3 : 1, a_row ? 1 : 2}) ints.push_back(i);
+        for (int64_t i : {0, b_row ? 3 : 1, b_row ? 1 : 3}) ints.push_back(i);
+        for (int64_t i : {0, c_row ? 3 : 1, c_row ? 1 : 2}) ints.push_back(i);
+        EXPECT_EQ(Product<double>(ints, a_row ? a_rows : a_cols, b_row ? b_rows : b_cols, 6),
+                  c_row ? c_rows : c_cols);
       }
     }
   }
@@ -160,6 +151,9 @@ TEST(GemmCheck, AccessOutsideATensor) {
   EXPECT_EQ(Check(good, 5, 6, 4), "first operand reaches outside a tensor of 5 elements");
   EXPECT_EQ(Check(good, 6, 5, 4), "second operand reaches outside a tensor of 5 elements");
   EXPECT_EQ(Check(good, 6, 6, 5), "output must have 4 elements, got 5");
+  // A product of single elements has no stride to catch an offset that is too large.
+  EXPECT_EQ(Check({0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1}, 1, 1, 1),
+            "first operand reaches outside a tensor of 1 elements");
   for (int at : {4, 5, 7, 8, 10}) {
     for (int64_t wrong : {int64_t{7}, std::numeric_limits<int64_t>::max()}) {
       std::vector<int64_t> ints = good;

@@ -143,6 +143,13 @@ def test_broadcast_batch_reads_the_matrix_once() -> None:
     assert op_facts(call) == (2 * 30 * 4 * 7, 4 * (210 + 28), 4 * 120)
 
 
+def test_a_matrix_that_repeats_over_a_batch_is_read_once() -> None:
+    after = check(build(lambda emit, a, b: emit(op.matmul(a, b)), (5, 7), (6, 7, 4)))
+    (call,) = calls(after)
+    assert plan_of(call).batch_shape == (6,)
+    assert op_facts(call) == (2 * 6 * 5 * 4 * 7, 4 * (35 + 6 * 28), 4 * 120)
+
+
 def test_slices_and_splits_are_read_in_place() -> None:
     def body(emit: Any, qkv: Any, w: Any) -> Any:
         parts = emit(op.split(qkv, 3, axis=1))
@@ -206,6 +213,13 @@ def test_gradients_keep_their_variables() -> None:
     after = check(module, num_matmul=2, permute_dims=1)
     names = [binding.var.name for block in after["main"].body.blocks for binding in block.bindings]
     assert {"lv1", "lv4"} <= set(names)
+
+
+def test_a_gradient_that_only_a_product_reads_is_not_dropped() -> None:
+    def body(emit: Any, a: Any, b: Any) -> Any:
+        return emit(op.matmul(emit(op.permute_dims(a)), b))
+
+    check(build(body, (7, 5), (7, 4), attrs={"disco_fuse.gradients": ["lv"]}), permute_dims=1)
 
 
 def test_a_tensor_overwritten_in_place_is_not_read_late() -> None:

@@ -22,7 +22,13 @@ from disco_fuse.kernels.library import (
     set_num_threads,
 )
 from disco_fuse.kernels.library.plan import GemmPlan, plan_gemm
-from disco_fuse.kernels.library.views import StridedView, contiguous, permute
+from disco_fuse.kernels.library.views import (
+    Factor,
+    StridedView,
+    broadcast_to,
+    contiguous,
+    permute,
+)
 
 pytestmark = pytest.mark.skipif(not library_available(), reason="needs the library inside torch")
 _GOOD = (0, 2, 4, 3, 0, 3, 1, 0, 4, 1, 0, 4, 1)
@@ -94,6 +100,51 @@ def test_plans_give_the_batch_to_the_matrix() -> None:
     plan = plan_gemm(contiguous((5, 7)), contiguous((6, 7, 4)), contiguous((6, 5, 4)))
     assert isinstance(plan, GemmPlan)
     assert (plan.batch_shape, plan.a.batch_strides) == ((6,), (0,)), "N cannot grow: C is [6, 5, 4]"
+
+
+def test_a_row_that_repeats_stays_a_batch() -> None:
+    repeated = broadcast_to(contiguous((1, 7)), (3, 1, 7))
+    plan = plan_gemm(repeated, contiguous((7, 4)), contiguous((3, 1, 4)))
+    assert isinstance(plan, GemmPlan), plan
+    assert plan.batch_shape == (3,), "as 3 rows of stride 0 BLAS could not read it"
+    a, b = normal(1, 7), normal(7, 4)
+    result = matmul(a, b, plan.to_ints(), (3, 1, 4))
+    np.testing.assert_allclose(result, np.broadcast_to(a @ b, (3, 1, 4)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "reason"),
+    [
+        (
+            contiguous((4, 6)),
+            contiguous((6, 8)),
+            StridedView(axes=((Factor(2, 32), Factor(2, 2)), (Factor(8, 4),))),
+            "M is not one evenly spaced dimension",
+        ),
+        (
+            StridedView(axes=((Factor(4, 2),), (Factor(6, 16),))),
+            contiguous((6, 8)),
+            contiguous((4, 8)),
+            "the first operand is neither row-major nor column-major",
+        ),
+        (
+            StridedView(axes=((Factor(2, 3), Factor(3, 60)), (Factor(3, 1),), (Factor(1, 1),))),
+            contiguous((1, 5)),
+            StridedView(axes=((Factor(3, 30), Factor(2, 15)), (Factor(3, 5),), (Factor(5, 1),))),
+            "a batch dimension is cut differently in operands and result",
+        ),
+        (
+            contiguous((2,) * 9 + (3, 3)),
+            permute(contiguous((2,) * 9 + (3, 3)), [*range(8, -1, -1), 9, 10]),
+            contiguous((2,) * 9 + (3, 3)),
+            "more than 8 batch dimensions",
+        ),
+    ],
+)
+def test_reasons_against_a_plan(
+    a: StridedView, b: StridedView, c: StridedView, reason: str
+) -> None:
+    assert plan_gemm(a, b, c) == reason
 
 
 def test_plans_survive_their_integer_form() -> None:

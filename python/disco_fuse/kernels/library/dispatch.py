@@ -227,8 +227,13 @@ class _BlockDispatch:
             num_uses.update(relax.analysis.used_vars(binding.value))
         result = []
         for binding in reversed(bindings):
-            unused = num_uses[binding.var] == 0 and isinstance(binding.var, relax.DataflowVar)
-            if unused and binding.var in bypassed:
+            is_unused = (
+                binding.var in bypassed
+                and num_uses[binding.var] == 0
+                and isinstance(binding.var, relax.DataflowVar)
+                and binding.var.name not in self._kept
+            )
+            if is_unused:
                 num_uses.subtract(relax.analysis.used_vars(binding.value))
             else:
                 result.append(binding)
