@@ -51,6 +51,8 @@ def assert_close(actual: Any, expected: Any, name: str, tolerance: float = 1e-9)
     assert actual.shape == expected.shape, name
     assert actual.dtype == expected.dtype, name
     assert np.isfinite(actual).all(), name
+    if actual.dtype == bool:
+        actual, expected = actual.astype(int), expected.astype(int)
     scale = max(float(np.abs(expected).max(initial=0.0)), 1e-3)
     error = float(np.abs(actual - expected).max(initial=0.0)) / scale
     assert error <= tolerance, f"{name}: relative error {error}"

@@ -40,6 +40,9 @@ def simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is aten._assert_tensor_metadata.default:  # shapes are fixed: it holds
+            graph.erase_node(node)
+            continue
         _compose_with_producer(node)
         same = node.args[0] if _is_identity(node) else seen.setdefault(_key(node), node)
         if same is not node:
@@ -71,7 +74,9 @@ def _is_identity(node: fx.Node) -> bool:
     if node.target is aten.permute.default:
         axes = _axes(node)
         return axes == sorted(axes)
-    if node.target not in _KEEPS_ORDER or not isinstance(node.args[0], fx.Node):
+    if node.target is aten.mul.Tensor and node.args[1] == 1:
+        pass  # a number (no node equals it); the dtype may still change
+    elif node.target not in _KEEPS_ORDER or not isinstance(node.args[0], fx.Node):
         return False
     before, after = node.args[0].meta["val"], node.meta["val"]
     return bool(before.shape == after.shape and before.dtype == after.dtype)

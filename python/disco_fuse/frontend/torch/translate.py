@@ -93,7 +93,7 @@ def _convert(
         result = entry.convert(context, *args, **kwargs)
     except Refusal as refusal:
         raise unsupported(node, f"{refusal}.", joint.forward) from None
-    if entry.broadcasts and shape_of(result) != context.shape:  # all operands were collapsed
+    if entry.broadcasts and shape_of(result) != context.shape:  # what is constant was collapsed
         result = builder.emit(relax.op.broadcast_to(result, context.shape), name_hint=name)
     _check(node, result)
     return result

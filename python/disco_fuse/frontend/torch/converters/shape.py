@@ -45,6 +45,12 @@ def expand(node: Node, x: Expr, _size: Sequence[int], **_keywords: Any) -> Expr:
     return node.emit(op.broadcast_to(x, node.shape))
 
 
+@converts("aten.repeat.default")
+def repeat(node: Node, x: Expr, repeats: Sequence[int]) -> Expr:
+    """x laid side by side; more repeats than axes add axes in front"""
+    return node.emit(op.tile(x, list(repeats)))
+
+
 @converts("aten.slice.Tensor")
 def slice_tensor(
     node: Node, x: Expr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
