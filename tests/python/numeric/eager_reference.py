@@ -82,9 +82,7 @@ def check_against_eager(
     reference = copy.deepcopy(model)
     step = training_step(model, batches[0], loss=loss, optimizer=sgd)
     optimizer = torch_optimizer(reference, sgd)
-    for number, (batch, results) in enumerate(
-        zip(batches, run_steps(step, batches), strict=True)
-    ):
+    for number, (batch, results) in enumerate(zip(batches, run_steps(step, batches), strict=True)):
         optimizer.zero_grad()
         value = loss(reference(*batch[:-1]), batch[-1]) if loss else reference(*batch)
         value = value[0] if isinstance(value, tuple) else value

@@ -129,7 +129,7 @@ def test_arithmetic_with_numbers() -> None:
     def function(a: Any) -> Any:
         return (
             aten.add.Scalar(a, 2), aten.sub.Scalar(a, 3), aten.mul.Scalar(a, 5),
-            aten.div.Scalar(a, 7), a + 2, a - 3, a * 5, a / 7, a + torch.tensor(2), torch.rsub(a, 2),
+            aten.div.Scalar(a, 7), a + 2, a - 3, a * 5, a / 7, torch.rsub(a, 2),
         )  # fmt: skip
 
     check(function, [normal(3, 4)])
@@ -338,7 +338,7 @@ def test_average_pool(options: Any) -> None:
 
 
 def test_every_verified_operator_has_a_converter() -> None:
-    assert VERIFIED_OPERATORS <= set(CONVERTERS)
+    assert set(CONVERTERS) >= VERIFIED_OPERATORS
     assert set(CONVERTERS) <= VERIFIED_OPERATORS
 
 

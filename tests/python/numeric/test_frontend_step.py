@@ -312,7 +312,9 @@ def test_only_the_frontend_of_torch_needs_torch() -> None:
 
 
 def test_a_step_is_a_value() -> None:
-    step = training_step(nn.Linear(6, 6).double(), batches()[0], loss=F.mse_loss, optimizer=SGD_STEP)
+    step = training_step(
+        nn.Linear(6, 6).double(), batches()[0], loss=F.mse_loss, optimizer=SGD_STEP
+    )
     assert isinstance(step, TrainingStep)
     with pytest.raises(AttributeError):
         step.input_names = ()  # type: ignore[misc]

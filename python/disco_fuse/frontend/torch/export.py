@@ -66,7 +66,7 @@ class JointGraph:
     forward: torch.export.ExportedProgram
 
 
-class _Loss(torch.nn.Module):
+class _Loss(torch.nn.Module):  # type: ignore[misc]
     """Returns the loss first, then the detached other outputs; holds `model` and `loss`."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
@@ -128,9 +128,7 @@ def _export_settings() -> Iterator[None]:
         yield
 
 
-def _export_forward(
-    module: _Loss, inputs: Sequence[torch.Tensor]
-) -> torch.export.ExportedProgram:
+def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss, refused if it draws random numbers."""
     with _export_settings():
         program = torch.export.export(module, tuple(x.detach() for x in inputs))

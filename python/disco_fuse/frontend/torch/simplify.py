@@ -22,16 +22,17 @@ aten = torch.ops.aten
 _IDENTITY = frozenset(
     {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
 )
-_RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 # Row-major positions do not change, so equal shapes mean equal tensors.
-_KEEPS_ORDER = _RESHAPES | {
-    aten.expand.default,
-    aten.slice.Tensor,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten._to_copy.default,
-}
+_KEEPS_ORDER = frozenset(
+    {
+        aten.view.default,
+        aten.expand.default,
+        aten.slice.Tensor,
+        aten.unsqueeze.default,
+        aten.squeeze.dims,
+        aten._to_copy.default,
+    }
+)
 
 
 def simplify(graph: fx.Graph) -> None:
@@ -55,7 +56,7 @@ def _compose_with_producer(node: fx.Node) -> None:
     producer = node.args[0] if node.args else None
     if not isinstance(producer, fx.Node) or not producer.args:
         return
-    if node.target in _RESHAPES and producer.target in _RESHAPES:
+    if node.target is aten.view.default and producer.target is aten.view.default:
         node.args = (producer.args[0], list(node.meta["val"].shape))
     elif node.target is aten.permute.default and producer.target is aten.permute.default:
         inner, outer = _axes(producer), _axes(node)
@@ -64,7 +65,7 @@ def _compose_with_producer(node: fx.Node) -> None:
 
 def _axes(node: fx.Node) -> list[int]:
     rank = node.meta["val"].dim()
-    dims: Sequence[Any] = node.args[1]  # type: ignore[assignment]
+    dims: Sequence[Any] = node.args[1]
     return [int(dim) % rank for dim in dims]
 
 

@@ -125,9 +125,7 @@ def _check(node: fx.Node, result: Any) -> None:
 class _Constants:
     """Relax constants for folded values; equal values share one."""
 
-    def __init__(
-        self, values: dict[fx.Node, torch.Tensor], builder: relax.BlockBuilder
-    ) -> None:
+    def __init__(self, values: dict[fx.Node, torch.Tensor], builder: relax.BlockBuilder) -> None:
         self.values = values
         self.builder = builder
         self._emitted: dict[Any, Expr] = {}

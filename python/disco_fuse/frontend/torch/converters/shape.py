@@ -21,10 +21,7 @@ op = relax.op
 
 @converts(
     "aten.view.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
     "aten.unsqueeze.default",
-    "aten.squeeze.dim",
     "aten.squeeze.dims",
 )
 def reshape(node: Node, x: Expr, *_target: Any) -> Expr:
