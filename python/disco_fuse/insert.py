@@ -32,9 +32,7 @@ def is_allreduce(value: Any) -> bool:
     if value.op.name != "relax.call_dps_packed":
         return False
     callee = value.args[0]
-    return (
-        isinstance(callee, relax.ExternFunc) and callee.global_symbol == _LEGALIZED_ALLREDUCE
-    )
+    return isinstance(callee, relax.ExternFunc) and callee.global_symbol == _LEGALIZED_ALLREDUCE
 
 
 @tvm.transform.module_pass(opt_level=0, name="InsertAllReduce")
@@ -114,7 +112,8 @@ class _Inserter(relax.PyExprMutator):  # type: ignore[misc]
         if str(binding.var.name) in self.names:
             gradient = self.visit_expr(binding.var)
             average = relax.op.ccl.allreduce(gradient, "avg", in_group=False)
-            visible_outside = not isinstance(binding.var, relax.DataflowVar)
-            in_dataflow = self.builder_.current_block_is_dataflow()
-            emit = self.builder_.emit_output if visible_outside and in_dataflow else self.builder_.emit
+            emit = self.builder_.emit
+            if self.builder_.current_block_is_dataflow():
+                is_local = isinstance(binding.var, relax.DataflowVar)
+                emit = self.builder_.emit if is_local else self.builder_.emit_output
             self.set_var_remap(binding.var, emit(average, name_hint=f"{binding.var.name}_avg"))

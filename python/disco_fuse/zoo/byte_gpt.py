@@ -21,7 +21,7 @@ from torch import nn
 Tokens = npt.NDArray[np.int64]
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Causal multi-head self-attention."""
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -61,7 +61,7 @@ class Block(nn.Module):
         return result
 
 
-class ByteGPT(nn.Module):
+class ByteGPT(nn.Module):  # type: ignore[misc]
     """GPT-2's architecture (learned positions, tied embedding and head) over single bytes.
 
     Parameters
@@ -127,9 +127,9 @@ def text_batches(
     """Endless batches of text and the text one byte later.
 
     The text is cut into windows; every epoch shuffles all of them with the seed, and rank r takes
-    each world_size-th from the r-th on. Ranks never see the same window within an epoch, and batch
-    k over all ranks is the same set of windows as batch k of one rank with a world_size times larger
-    batch.
+    each world_size-th from the r-th on. Ranks never see the same window within an epoch, and
+    their k-th batches together hold the windows of the k-th batch of a single rank whose batch is
+    world_size times larger.
 
     Parameters
     ----------

@@ -51,6 +51,8 @@ def assert_close(actual: Any, expected: Any, name: str, tolerance: float = 1e-9)
     assert actual.shape == expected.shape, name
     assert actual.dtype == expected.dtype, name
     assert np.isfinite(actual).all(), name
+    if actual.dtype == bool:
+        actual, expected = actual.astype(int), expected.astype(int)
     scale = max(float(np.abs(expected).max(initial=0.0)), 1e-3)
     error = float(np.abs(actual - expected).max(initial=0.0)) / scale
     assert error <= tolerance, f"{name}: relative error {error}"
@@ -80,9 +82,7 @@ def check_against_eager(
     reference = copy.deepcopy(model)
     step = training_step(model, batches[0], loss=loss, optimizer=sgd)
     optimizer = torch_optimizer(reference, sgd)
-    for number, (batch, results) in enumerate(
-        zip(batches, run_steps(step, batches), strict=True)
-    ):
+    for number, (batch, results) in enumerate(zip(batches, run_steps(step, batches), strict=True)):
         optimizer.zero_grad()
         value = loss(reference(*batch[:-1]), batch[-1]) if loss else reference(*batch)
         value = value[0] if isinstance(value, tuple) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -64,3 +65,37 @@ def test_mlp_over_twenty_steps_of_every_sgd() -> None:
         SGD(lr=0.1, momentum=0.8, weight_decay=0.02, nesterov=True),
     ):
         check_against_eager(model, batches, loss=F.mse_loss, sgd=sgd)
+
+
+def test_byte_gpt_has_the_advertised_size() -> None:
+    count = sum(parameter.numel() for parameter in ByteGPT().parameters())
+    assert 3_000_000 < count < 3_500_000
+
+
+def test_text_batches_are_shards_of_one_order() -> None:
+    whole = text_batches(batch=4, context=16, seed=3)
+    shards = [text_batches(batch=2, context=16, rank=r, world_size=2, seed=3) for r in range(2)]
+    for _ in range(3):
+        tokens, targets = next(whole)
+        parts = [next(shard) for shard in shards]
+        assert tokens.shape == targets.shape == (4, 16)
+        assert tokens.dtype == targets.dtype == np.int64
+        np.testing.assert_array_equal(tokens[:, 1:], targets[:, :-1])
+        np.testing.assert_array_equal(tokens[0::2], parts[0][0])
+        np.testing.assert_array_equal(tokens[1::2], parts[1][0])
+    assert bytes(next(whole)[0][0].astype(np.uint8)).isascii()
+    other = next(text_batches(batch=4, context=16, seed=4))[0]
+    assert not np.array_equal(other, next(text_batches(batch=4, context=16, seed=3))[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 2, "rank": 2, "world_size": 2}, r"rank must be in \[0, 2\), got 2"),
+        ({"batch": 0}, "must be positive, got 0"),
+        ({"batch": 10**6}, "cannot fill 1000000"),
+    ],
+)
+def test_text_batches_that_cannot_be(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        text_batches(**options)

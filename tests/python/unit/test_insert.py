@@ -117,7 +117,7 @@ def test_gradient_that_nobody_reads_is_not_sent() -> None:
         def main(x: R.Tensor((4,), "float32")):
             R.func_attr({"disco_fuse.gradients": ["g"]})
             with R.dataflow():
-                g = R.exp(x)
+                g = R.exp(x)  # noqa: F841
                 y = R.tanh(x)
                 R.output(y)
             return y

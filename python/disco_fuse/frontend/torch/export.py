@@ -66,7 +66,7 @@ class JointGraph:
     forward: torch.export.ExportedProgram
 
 
-class _Loss(torch.nn.Module):
+class _Loss(torch.nn.Module):  # type: ignore[misc]
     """Returns the loss first, then the detached other outputs; holds `model` and `loss`."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
@@ -98,8 +98,8 @@ def export(
     module = _Loss(model, loss)
     program = _export_forward(module, inputs)
     names, tensors = _names_and_tensors(module)
-    unused = _parameters_without_gradient(program)
-    joint = _export_joint(program, unused)
+    unused, shared = _inspect_gradients(program)
+    joint = _export_joint(program, unused, shared)
     return _sort_by_role(joint, names, tensors, unused, program)
 
 
@@ -128,9 +128,7 @@ def _export_settings() -> Iterator[None]:
         yield
 
 
-def _export_forward(
-    module: _Loss, inputs: Sequence[torch.Tensor]
-) -> torch.export.ExportedProgram:
+def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss, refused if it draws random numbers."""
     with _export_settings():
         program = torch.export.export(module, tuple(x.detach() for x in inputs))
@@ -160,7 +158,7 @@ def _draws_random_numbers(node: fx.Node) -> bool:
 
 
 def _export_joint(
-    program: torch.export.ExportedProgram, unused: tuple[str, ...]
+    program: torch.export.ExportedProgram, unused: tuple[str, ...], shared: tuple[str, ...]
 ) -> torch.export.ExportedProgram:
     """Forward and backward of an exported loss as one simplified graph."""
     from torch.export.experimental import _export_forward_backward
@@ -170,6 +168,9 @@ def _export_joint(
     ):
         if spec.target in unused:  # torch's joint export refuses a gradient that does not exist
             node.meta["val"] = node.meta["val"].detach()
+        elif spec.target in shared:
+            _multiply_by_one(program.graph, node)
+    program.graph_module.recompile()
     with _export_settings():
         joint = _export_forward_backward(program)
     number_calls(joint.graph)
@@ -177,31 +178,64 @@ def _export_joint(
     return joint
 
 
-def _parameters_without_gradient(program: torch.export.ExportedProgram) -> tuple[str, ...]:
-    """Parameters that require a gradient and get none; found by a backward pass on fake tensors."""
-    placeholders = program.graph.find_nodes(op="placeholder")
-    specs = program.graph_signature.input_specs
-    mode = torch._guards.detect_fake_mode([node.meta["val"] for node in placeholders])
-    trainable = {}
-    arguments = []
+def _multiply_by_one(graph: fx.Graph, parameter: fx.Node) -> None:
+    """Give a parameter a gradient node of its own; simplification removes the product again.
+
+    Torch's joint export fails on two parameters with one gradient, as in ``x + a + b``.
+    """
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        product = graph.call_function(torch.ops.aten.mul.Tensor, (parameter, 1.0))
+    product.meta = {"val": parameter.meta["val"]}
+    parameter.replace_all_uses_with(product, delete_user_cb=lambda user: user is not product)
+
+
+def _inspect_gradients(
+    program: torch.export.ExportedProgram,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A backward pass on fake tensors, to see which gradients are missing and which are the same.
+
+    Returns
+    -------
+    tuple
+        Parameters that require a gradient and get none; parameters that get the very tensor that
+        an earlier one got.
+    """
+    trainable, loss, mode = _fake_loss(program)
+    if loss.dim() != 0 or not loss.dtype.is_floating_point:
+        raise ValueError(
+            f"the loss must be a floating-point scalar, got shape {list(loss.shape)} of "
+            f"{loss.dtype}; reduce it with mean() or sum()"
+        )
+    if not loss.requires_grad:
+        raise ValueError("the loss depends on no parameter that requires a gradient")
     with mode:
-        for spec, node in zip(specs, placeholders, strict=True):
+        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+    unused, shared, seen = [], [], set()
+    for name, gradient in zip(trainable, gradients, strict=True):
+        if gradient is None:
+            unused.append(name)
+        elif id(gradient) in seen:
+            shared.append(name)
+        seen.add(id(gradient))
+    return tuple(unused), tuple(shared)
+
+
+def _fake_loss(
+    program: torch.export.ExportedProgram,
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, Any]:
+    """Trainable parameters and the loss as fake tensors, and the mode they live in."""
+    placeholders = program.graph.find_nodes(op="placeholder")
+    mode = torch._guards.detect_fake_mode([node.meta["val"] for node in placeholders])
+    trainable, arguments = {}, []
+    with mode:
+        for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
             value = node.meta["val"].detach().clone()
             if spec.kind is InputKind.PARAMETER and node.meta["val"].requires_grad:
                 trainable[spec.target] = value.requires_grad_()
             arguments.append(value)
         loss = fx.Interpreter(program.graph_module).run(*arguments)[0]
-        if loss.numel() != 1 or loss.dim() != 0 or not loss.dtype.is_floating_point:
-            raise ValueError(
-                f"the loss must be a floating-point scalar, got shape {list(loss.shape)} of "
-                f"{loss.dtype}; reduce it with mean() or sum()"
-            )
-        if not loss.requires_grad:
-            raise ValueError("the loss depends on no parameter that requires a gradient")
-        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-    return tuple(
-        name for name, grad in zip(trainable, gradients, strict=True) if grad is None
-    )
+    return trainable, loss, mode
 
 
 def _sort_by_role(
@@ -221,6 +255,7 @@ def _sort_by_role(
             inputs.append(node)
         else:
             placeholders[spec.kind][spec.target] = node
+            node.meta["tensor_name"] = names.get(spec.target, spec.target)
     results: dict[OutputKind, dict[str, fx.Node]] = {kind: {} for kind in OutputKind}
     outputs = []
     for spec, node in zip(
@@ -252,7 +287,8 @@ def _sort_by_role(
 
 
 def _named(nodes: dict[str, fx.Node], names: dict[str, str]) -> dict[str, fx.Node]:
-    """Nodes that are read or computed, by the user's names."""
+    """Nodes that are read or computed, by the user's names and in the model's order."""
     used = {target: node for target, node in nodes.items() if node.users}
-    assert len({names[target] for target in used}) == len(used), "tied names read separately"
-    return {names[target]: node for target, node in used.items()}
+    found = {names[target]: node for target, node in used.items()}
+    assert len(found) == len(used), "tied names read separately"
+    return {name: found[name] for name in dict.fromkeys(names.values()) if name in found}

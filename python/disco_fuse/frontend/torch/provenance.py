@@ -111,8 +111,8 @@ def _nearest(node: fx.Node, origins: dict[fx.Node, Origin]) -> str:
     queue, visited = [node], {node}
     for current in queue:
         for argument in current.all_input_nodes:
-            if argument.op == "placeholder" and argument.name.startswith("p_"):
-                return f"what uses parameter '{argument.name.removeprefix('p_')}'"
+            if "tensor_name" in argument.meta:
+                return f"what uses '{argument.meta['tensor_name']}'"
             if argument in origins:
                 return str(origins[argument])
             if argument not in visited:

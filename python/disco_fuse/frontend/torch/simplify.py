@@ -22,16 +22,17 @@ aten = torch.ops.aten
 _IDENTITY = frozenset(
     {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
 )
-_RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 # Row-major positions do not change, so equal shapes mean equal tensors.
-_KEEPS_ORDER = _RESHAPES | {
-    aten.expand.default,
-    aten.slice.Tensor,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten._to_copy.default,
-}
+_KEEPS_ORDER = frozenset(
+    {
+        aten.view.default,
+        aten.expand.default,
+        aten.slice.Tensor,
+        aten.unsqueeze.default,
+        aten.squeeze.dims,
+        aten._to_copy.default,
+    }
+)
 
 
 def simplify(graph: fx.Graph) -> None:
@@ -39,6 +40,9 @@ def simplify(graph: fx.Graph) -> None:
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
+            continue
+        if node.target is aten._assert_tensor_metadata.default:  # shapes are fixed: it holds
+            graph.erase_node(node)
             continue
         _compose_with_producer(node)
         same = node.args[0] if _is_identity(node) else seen.setdefault(_key(node), node)
@@ -52,7 +56,7 @@ def _compose_with_producer(node: fx.Node) -> None:
     producer = node.args[0] if node.args else None
     if not isinstance(producer, fx.Node) or not producer.args:
         return
-    if node.target in _RESHAPES and producer.target in _RESHAPES:
+    if node.target is aten.view.default and producer.target is aten.view.default:
         node.args = (producer.args[0], list(node.meta["val"].shape))
     elif node.target is aten.permute.default and producer.target is aten.permute.default:
         inner, outer = _axes(producer), _axes(node)
@@ -61,7 +65,7 @@ def _compose_with_producer(node: fx.Node) -> None:
 
 def _axes(node: fx.Node) -> list[int]:
     rank = node.meta["val"].dim()
-    dims: Sequence[Any] = node.args[1]  # type: ignore[assignment]
+    dims: Sequence[Any] = node.args[1]
     return [int(dim) % rank for dim in dims]
 
 
@@ -71,7 +75,9 @@ def _is_identity(node: fx.Node) -> bool:
     if node.target is aten.permute.default:
         axes = _axes(node)
         return axes == sorted(axes)
-    if node.target not in _KEEPS_ORDER or not isinstance(node.args[0], fx.Node):
+    if node.target is aten.mul.Tensor and node.args[1] == 1:
+        pass  # a number (no node equals it); the dtype may still change
+    elif node.target not in _KEEPS_ORDER or not isinstance(node.args[0], fx.Node):
         return False
     before, after = node.args[0].meta["val"], node.meta["val"]
     return bool(before.shape == after.shape and before.dtype == after.dtype)

@@ -1,6 +1,6 @@
 """From a PyTorch model to a training step in Relax.
 
-    model, loss -> export (joint graph) -> translate (Relax) -> optimizer updates -> TrainingStep
+model, loss -> export (joint graph) -> translate (Relax) -> optimizer updates -> TrainingStep
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def training_step(
 ) -> TrainingStep:
     """Import forward, backward and update of a model as one Relax function.
 
-    With ``loss``, the last example input is the target and ``loss(model(*inputs[:-1]), inputs[-1])``
-    is minimised, as in the usual training loop. Without it the model itself returns the loss, or a
-    tuple or list with the loss first; the other results become outputs of the step.
+    With ``loss``, the last example input is the target, and the training loss is
+    ``loss(model(*inputs[:-1]), inputs[-1])``, as in the usual training loop. Without it the model
+    itself returns the loss, or a tuple or list with the loss first; the other results become
+    outputs of the step.
 
     The model runs in the mode it is in (``model.train()`` or not), and neither its weights, nor its
     gradients, buffers or mode are changed. Shapes and dtypes are those of the examples.

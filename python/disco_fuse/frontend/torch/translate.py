@@ -93,7 +93,7 @@ def _convert(
         result = entry.convert(context, *args, **kwargs)
     except Refusal as refusal:
         raise unsupported(node, f"{refusal}.", joint.forward) from None
-    if entry.broadcasts and shape_of(result) != context.shape:  # all operands were collapsed
+    if entry.broadcasts and shape_of(result) != context.shape:  # what is constant was collapsed
         result = builder.emit(relax.op.broadcast_to(result, context.shape), name_hint=name)
     _check(node, result)
     return result
@@ -125,9 +125,7 @@ def _check(node: fx.Node, result: Any) -> None:
 class _Constants:
     """Relax constants for folded values; equal values share one."""
 
-    def __init__(
-        self, values: dict[fx.Node, torch.Tensor], builder: relax.BlockBuilder
-    ) -> None:
+    def __init__(self, values: dict[fx.Node, torch.Tensor], builder: relax.BlockBuilder) -> None:
         self.values = values
         self.builder = builder
         self._emitted: dict[Any, Expr] = {}

@@ -39,7 +39,7 @@ def convolution(
     _output_padding: Sequence[int],
     groups: int,
 ) -> Expr:
-    """y[n, o, i, j] = bias[o] + sum over c, p, q of x[n, c, i*s+p*d-pad, j*s+q*d-pad] w[o, c, p, q]"""
+    """y[n, o, i, j] = bias[o] + sum of w[o, c, p, q] * x[n, c, i*s + p*d - pad, j*s + q*d - pad]"""
     _require_plain(x, transposed, groups)
     y = node.emit(
         op.nn.conv2d(

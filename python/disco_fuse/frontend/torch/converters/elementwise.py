@@ -40,6 +40,7 @@ _unary("aten.tanh.default", op.tanh, "hyperbolic tangent of x")
 _unary("aten.sigmoid.default", op.sigmoid, "1 / (1 + exp(-x))")
 _unary("aten.relu.default", op.nn.relu, "max(x, 0)")
 _unary("aten.abs.default", op.abs, "|x|")
+_unary("aten.sign.default", op.sign, "-1, 0 or 1")
 
 
 def _arithmetic(operators: tuple[str, ...], function: Callable[..., Expr], sign: str) -> None:
@@ -175,3 +176,9 @@ def where(node: Node, condition: Expr, a: Expr, b: Expr) -> Expr:
 def to_copy(node: Node, x: Expr, **_keywords: Any) -> Expr:
     """x in the dtype of the result (bool from a number means != 0)"""
     return _truth(node, x) if node.dtype == "bool" else cast(node, x, node.dtype)
+
+
+@converts("aten.copy.default", broadcasts=True)
+def copy(node: Node, _target: Expr, source: Expr) -> Expr:
+    """The source in the shape and dtype of the target (what writing to all of it leaves there)"""
+    return to_copy(node, source)

@@ -25,49 +25,62 @@ op = relax.op
 @converts("aten.embedding.default")
 def embedding(node: Node, weight: Expr, indices: Expr, *_gradient_options: Any) -> Expr:
     """weight[indices]: one row per index; the options only concern torch's own backward"""
-    return _take_rows(node, weight, indices)
+    return _take(node, weight, indices, axis=0)
 
 
 @converts("aten.index_select.default")
 def index_select(node: Node, x: Expr, dim: int, index: Expr) -> Expr:
     """x[..., index, ...] for a vector of positions along one axis"""
-    return node.emit(op.take(x, index, axis=axis_of(dim, len(shape_of(x)))))
+    return _take(node, x, index, axis_of(dim, len(shape_of(x))))
 
 
 @converts("aten.index.Tensor")
 def index_tensor(node: Node, x: Expr, indices: Sequence[Expr | None]) -> Expr:
-    """x[index] for one integer tensor that indexes the first axis"""
-    return _take_rows(node, x, _single_index(indices))
+    """x[:, ..., index, ...] for one integer tensor on one axis"""
+    axis, index = _single_index(indices)
+    return _take(node, x, index, axis)
 
 
-def _single_index(indices: Sequence[Expr | None]) -> Expr:
-    if len(indices) != 1 or indices[0] is None or dtype_of(indices[0]) == "bool":
-        raise Refusal("indexing is verified for one integer tensor on the first axis only")
-    return indices[0]
+def _single_index(indices: Sequence[Expr | None]) -> tuple[int, Expr]:
+    """The axis that the only index is for, and the index."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or dtype_of(given[0][1]) == "bool":
+        raise Refusal("indexing is verified for one integer tensor only")
+    return given[0]
 
 
-def _take_rows(node: Node, x: Expr, indices: Expr) -> Expr:
-    """Rows of x; a negative index counts from the end, as in torch."""
-    shape = shape_of(indices)
-    flat = indices if len(shape) == 1 else node.emit(op.reshape(indices, [math.prod(shape)]))
-    rows = node.emit(op.take(x, flat, axis=0, mode="wrap"))
-    return rows if len(shape) == 1 else node.emit(op.reshape(rows, node.shape))
+def _take(node: Node, x: Expr, index: Expr, axis: int) -> Expr:
+    """x at the positions along an axis; a negative position counts from the end, as in torch."""
+    rank = len(shape_of(index))
+    if rank != 1:
+        index = node.emit(op.reshape(index, [math.prod(shape_of(index))]))
+    taken = node.emit(op.take(x, index, axis=axis, mode="wrap"))
+    return taken if rank == 1 else node.emit(op.reshape(taken, node.shape))
 
 
 @converts("aten.index_put.default")
 def index_put(
     node: Node, x: Expr, indices: Sequence[Expr | None], values: Expr, accumulate: bool = False
 ) -> Expr:
-    """x with values added to the rows that one integer tensor names; rows may repeat"""
-    index = _single_index(indices)
+    """x with values added at the positions of one integer tensor on one axis; they may repeat"""
+    axis, index = _single_index(indices)
     if not accumulate:
         raise Refusal("index_put is verified with accumulate=True only")
-    count, row = math.prod(shape_of(index)), shape_of(x)[1:]
-    if shape_of(values) != shape_of(index) + row:
-        values = node.emit(op.broadcast_to(values, shape_of(index) + row))
-    positions = node.emit(op.reshape(index, [count, 1]))
-    updates = node.emit(op.reshape(values, [count, *row]))
-    return node.emit(op.scatter_nd(x, positions, updates, reduction="add"))
+    shape, count = shape_of(x), math.prod(shape_of(index))
+    selected = [*shape[:axis], *shape_of(index), *shape[axis + 1 :]]
+    if shape_of(values) != selected:
+        values = node.emit(op.broadcast_to(values, selected))
+    updates = node.emit(op.reshape(values, [*shape[:axis], count, *shape[axis + 1 :]]))
+    # Negative positions count from the end; scatter_nd would write in front of the tensor.
+    inside = node.emit(op.floor_mod(index, relax.const(shape[axis], dtype_of(index))))
+    positions = node.emit(op.reshape(inside, [count, 1]))
+    if axis == 0:
+        return node.emit(op.scatter_nd(x, positions, updates, reduction="add"))
+    swapped = list(range(len(shape)))
+    swapped[0], swapped[axis] = axis, 0
+    x, updates = (node.emit(op.permute_dims(tensor, swapped)) for tensor in (x, updates))
+    result = node.emit(op.scatter_nd(x, positions, updates, reduction="add"))
+    return node.emit(op.permute_dims(result, swapped))
 
 
 @converts("aten.gather.default")

@@ -19,9 +19,7 @@ from disco_fuse.frontend.torch.converters.registry import (
 op = relax.op
 
 
-def _standardise(
-    node: Node, x: Expr, axes: list[int], eps: float
-) -> tuple[Expr, Expr, Expr, Expr]:
+def _standardise(node: Node, x: Expr, axes: list[int], eps: float) -> tuple[Expr, Expr, Expr, Expr]:
     """(x - mean) / sqrt(var + eps), mean, var (biased), 1 / sqrt(var + eps); axes are kept."""
     emit = node.emit
     mean = emit(op.mean(x, axes, keepdims=True))
@@ -90,4 +88,6 @@ def native_batch_norm(
 def _moving_average(node: Node, old: Expr, new: Expr, momentum: float, factor: float) -> Expr:
     dtype = dtype_of(old)
     kept = node.emit(op.multiply(old, relax.const(1 - momentum, dtype)))
-    return node.emit(op.add(kept, node.emit(op.multiply(new, relax.const(momentum * factor, dtype)))))
+    return node.emit(
+        op.add(kept, node.emit(op.multiply(new, relax.const(momentum * factor, dtype))))
+    )

@@ -28,12 +28,6 @@ def _axes(dims: int | Sequence[int] | None, x: Expr) -> list[int]:
     return sorted(d % rank for d in dims) if dims and rank else list(range(rank))
 
 
-@converts("aten.sum.default")
-def sum_all(node: Node, x: Expr, **_keywords: Any) -> Expr:
-    """Sum over all axes"""
-    return sum_dims(node, x, None)
-
-
 @converts("aten.sum.dim_IntList")
 def sum_dims(
     node: Node, x: Expr, dims: Any = None, keepdim: bool = False, **_keywords: Any

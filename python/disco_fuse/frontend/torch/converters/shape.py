@@ -21,10 +21,7 @@ op = relax.op
 
 @converts(
     "aten.view.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
     "aten.unsqueeze.default",
-    "aten.squeeze.dim",
     "aten.squeeze.dims",
 )
 def reshape(node: Node, x: Expr, *_target: Any) -> Expr:
@@ -43,6 +40,12 @@ def permute(node: Node, x: Expr, dims: Sequence[int]) -> Expr:
 def expand(node: Node, x: Expr, _size: Sequence[int], **_keywords: Any) -> Expr:
     """x repeated along axes of extent 1, to the shape that torch computed"""
     return node.emit(op.broadcast_to(x, node.shape))
+
+
+@converts("aten.repeat.default")
+def repeat(node: Node, x: Expr, repeats: Sequence[int]) -> Expr:
+    """x laid side by side; more repeats than axes add axes in front"""
+    return node.emit(op.tile(x, list(repeats)))
 
 
 @converts("aten.slice.Tensor")
