@@ -161,7 +161,7 @@ void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   }
 }
 
-CommunicatorRef CreateMpi(const ffi::String& library_path, uint64_t comm, uint64_t byte_type,
+CommunicatorRef CreateMpi(const ffi::String& library_path, int64_t comm, int64_t byte_type,
                           int64_t rank, int64_t world_size, double timeout_s) {
   return Translate([&] {
     MpiLink link{MpiApi::Find(library_path),

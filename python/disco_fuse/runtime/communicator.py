@@ -147,10 +147,15 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
         duplicate.Set_errhandler(MPI.ERRORS_RETURN)
     handle = _ffi.function("runtime.mpi")(
         MPI.__file__,
-        MPI._handleof(gradients),
-        MPI._handleof(MPI.BYTE),
+        _as_int64(MPI._handleof(gradients)),
+        _as_int64(MPI._handleof(MPI.BYTE)),
         gradients.Get_rank(),
         gradients.Get_size(),
         timeout_s,
     )
     return Communicator(handle, control, gradients)
+
+
+def _as_int64(handle: int) -> int:
+    """The same 64 bits as a signed number: MPICH's handles are negative ints, sign-extended."""
+    return handle - 2**64 if handle >= 2**63 else handle
