@@ -1,4 +1,4 @@
-"""Starts the ranks of a job with ``mpirun``."""
+"""Starts the ranks of a job with Open MPI's ``mpirun``."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   }
 }
 
-CommunicatorRef CreateMpi(const ffi::String& library_path, uint64_t comm, uint64_t byte_type,
+CommunicatorRef CreateMpi(const ffi::String& library_path, int64_t comm, int64_t byte_type,
                           int64_t rank, int64_t world_size, double timeout_s) {
   return Translate([&] {
     MpiLink link{MpiApi::Find(library_path),
@@ -178,8 +178,8 @@ CommunicatorRef CreateMpi(const ffi::String& library_path, uint64_t comm, uint64
 void Broadcast(const CommunicatorRef& communicator, const ffi::TensorView& tensor, int64_t index,
                int64_t root) {
   char* data = HostData(tensor);
-  const int64_t num_bytes = static_cast<int64_t>(
-      ffi::GetDataSize(static_cast<size_t>(tensor.numel()), tensor.dtype()));
+  const int64_t num_bytes =
+      static_cast<int64_t>(ffi::GetDataSize(static_cast<size_t>(tensor.numel()), tensor.dtype()));
   CommunicationJob job([=](Communicator* run, const ProgressControl& control) {
     run->Broadcast({"broadcast of array", index}, data, num_bytes, static_cast<int>(root), control);
   });
@@ -239,8 +239,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("disco_fuse.runtime.num_events",
            [](const SessionRef& self) {
-             return Translate(
-                 [&] { return static_cast<int64_t>(self->session.Events().size()); });
+             return Translate([&] { return static_cast<int64_t>(self->session.Events().size()); });
            })
       .def("disco_fuse.runtime.num_dropped_events",
            [](const SessionRef& self) { return self->session.num_dropped(); })

@@ -101,7 +101,10 @@ void CommunicationThread::Loop() {
     }
     job->error_ = failure_;
     job->done_ = true;
+    // Whoever wakes needs the mutex at once. The job may be gone when it is taken again.
+    lock.unlock();
     ended_.notify_all();
+    lock.lock();
   }
 }
 

@@ -101,8 +101,8 @@ void MpiCommunicator::Doubling(const CollectiveName& name, char* data, int64_t n
   }
   for (int distance = 1; distance < core_size; distance *= 2) {
     const bool last = 2 * distance == core_size;
-    Exchange(name, data, num_bytes, rank ^ distance,
-             last ? Arrival::kAddThenScale : Arrival::kAdd, control);
+    Exchange(name, data, num_bytes, rank ^ distance, last ? Arrival::kAddThenScale : Arrival::kAdd,
+             control);
   }
   if (rank < num_extra) {
     OneWay(name, data, num_bytes, rank, rank + core_size, Arrival::kStore, control);
@@ -130,8 +130,8 @@ void MpiCommunicator::OneWay(const CollectiveName& name, char* data, int64_t num
   pipeline_.Run(name, plan_, control);
 }
 
-void MpiCommunicator::Broadcast(const CollectiveName& name, void* data, int64_t num_bytes,
-                                int root, const ProgressControl& control) {
+void MpiCommunicator::Broadcast(const CollectiveName& name, void* data, int64_t num_bytes, int root,
+                                const ProgressControl& control) {
   // A chain root -> root + 1 -> ...: each chunk is passed on while the next arrives.
   const int n = link_.world_size;
   const int position = (link_.rank - root + n) % n;

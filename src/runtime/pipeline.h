@@ -70,7 +70,7 @@ class Pipeline {
   void Run(const CollectiveName& name, const MessagePlan& plan, const ProgressControl& control);
 
  private:
-  static constexpr int64_t kWindow = 4;  // messages in flight in each direction
+  static constexpr int64_t kWindow = 8;  // messages in flight in each direction
 
   struct Cursor {
     int64_t num_posted = 0;

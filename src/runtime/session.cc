@@ -46,8 +46,8 @@ void Session::FinishStep() {
 void Session::RequireNothingInFlight(const char* action) const {
   for (const auto& [id, bucket] : buckets_) {
     if (bucket.in_flight) {
-      ThrowInvalid(id, std::string("started but not waited for; a step cannot ") + action +
-                           " before that");
+      ThrowInvalid(
+          id, std::string("started but not waited for; a step cannot ") + action + " before that");
     }
   }
 }

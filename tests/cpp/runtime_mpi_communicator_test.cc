@@ -1,5 +1,3 @@
-#include "runtime/mpi_communicator.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/mpi_communicator.h"
 #include "runtime_fake_mpi.h"
 
 namespace disco_fuse::runtime {

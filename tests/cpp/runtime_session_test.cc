@@ -1,5 +1,3 @@
-#include "runtime/session.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +6,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "runtime/session.h"
 
 namespace disco_fuse::runtime {
 namespace {
@@ -22,8 +22,8 @@ class HalvingCommunicator final : public Communicator {
   explicit HalvingCommunicator(std::vector<int64_t>* order) : order_(order) {}
   int rank() const final { return 0; }
   int world_size() const final { return 2; }
-  void AllReduce(const CollectiveName& name, void* data, int64_t count, DataType dtype,
-                 Reduction, const ProgressControl& control) final {
+  void AllReduce(const CollectiveName& name, void* data, int64_t count, DataType dtype, Reduction,
+                 const ProgressControl& control) final {
     while (blocked && !control.stop) std::this_thread::sleep_for(milliseconds(1));
     if (control.stop) throw std::runtime_error("stopped");
     if (name.id == 1313) throw std::runtime_error("bucket 1313 is unlucky");

@@ -24,11 +24,16 @@ class Communicator:
         The C++ communicator.
     control
         An mpi4py communicator for everything but gradients, or None for the only rank of a job.
+    gradients
+        The mpi4py communicator that `handle` uses: kept so that it stays valid.
     """
 
-    def __init__(self, handle: Any, control: Any | None) -> None:
+    def __init__(
+        self, handle: Any, control: Any | None = None, gradients: Any | None = None
+    ) -> None:
         self._handle = handle
         self._control = control
+        self._gradients = gradients
         self.rank: int = 0 if control is None else control.Get_rank()
         self.world_size: int = 1 if control is None else control.Get_size()
         # Also runs at interpreter exit, before mpi4py finalises MPI: the thread must be gone then.
@@ -101,7 +106,7 @@ def _first_difference(theirs: list[Any], mine: list[Any]) -> str:
 
 def loopback() -> Communicator:
     """The communicator of a job with one rank: averages are the values themselves."""
-    return Communicator(_ffi.function("runtime.loopback")(), None)
+    return Communicator(_ffi.function("runtime.loopback")())
 
 
 def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
@@ -142,10 +147,15 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
         duplicate.Set_errhandler(MPI.ERRORS_RETURN)
     handle = _ffi.function("runtime.mpi")(
         MPI.__file__,
-        MPI._handleof(gradients),
-        MPI._handleof(MPI.BYTE),
+        _as_int64(MPI._handleof(gradients)),
+        _as_int64(MPI._handleof(MPI.BYTE)),
         gradients.Get_rank(),
         gradients.Get_size(),
         timeout_s,
     )
-    return Communicator(handle, control)
+    return Communicator(handle, control, gradients)
+
+
+def _as_int64(handle: int) -> int:
+    """The same 64 bits as a signed number: MPICH's handles are negative ints, sign-extended."""
+    return handle - 2**64 if handle >= 2**63 else handle

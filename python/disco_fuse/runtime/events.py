@@ -40,7 +40,8 @@ class StepEvents:
 
     def of(self, kind: EventKind) -> npt.NDArray[np.int64]:
         """The rows of one kind."""
-        return self.rows[self.rows[:, 0] == kind]
+        rows: npt.NDArray[np.int64] = self.rows[self.rows[:, 0] == kind]
+        return rows
 
     def total_us(self, kind: EventKind) -> float:
         """Time spent in all events of `kind`, in microseconds."""

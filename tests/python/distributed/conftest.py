@@ -26,11 +26,16 @@ class Finished:
     returncode: int
     stdout: str
     stderr: str
-    seconds: float
+    ended_at: float  # time.time()
 
     def lines(self, pattern: str) -> list[str]:
         """What `pattern`'s group matched, line by line."""
         return re.findall(pattern, self.stdout, re.MULTILINE)
+
+    def seconds_to_end(self) -> float:
+        """From when a rank said that it ends the run."""
+        (moment,) = self.lines(r"^rank \d+: ends at (.*)$")
+        return self.ended_at - float(moment)
 
 
 def pids_in(output: str) -> list[int]:
@@ -53,7 +58,7 @@ RunRanks = Callable[..., Finished]
 
 @pytest.fixture
 def run_ranks() -> RunRanks:
-    """``run_ranks(script_args..., num_ranks=2)``: run a script of this folder and return its end."""
+    """``run_ranks(script, *args, num_ranks=2)`` runs a script of this folder to its end."""
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed (extra: mpi)")
     try:
@@ -62,7 +67,6 @@ def run_ranks() -> RunRanks:
         pytest.skip(str(error))
 
     def run(script: str, *args: str, num_ranks: int = 2) -> Finished:
-        start = time.monotonic()
         done = launch.run(
             [str(HERE / script), *args],
             num_ranks,
@@ -70,12 +74,12 @@ def run_ranks() -> RunRanks:
             capture=True,
             oversubscribe=True,
         )
-        seconds = time.monotonic() - start
+        ended_at = time.time()
         pids = pids_in(done.stdout)
         assert len(pids) == num_ranks, done
         assert_none_left(pids)
         return Finished(
-            returncode=done.returncode, stdout=done.stdout, stderr=done.stderr, seconds=seconds
+            returncode=done.returncode, stdout=done.stdout, stderr=done.stderr, ended_at=ended_at
         )
 
     return run

@@ -29,6 +29,11 @@ def say(communicator: Communicator, text: str) -> None:
     os.write(1, f"rank {communicator.rank}: {text}\n".encode())
 
 
+def say_end(communicator: Communicator) -> None:
+    """Note when this rank is about to end the run, so that starting it is not counted."""
+    say(communicator, f"ends at {time.time()}")
+
+
 def values_of(rank: int, size: int, dtype: type, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, rank]).standard_normal(size).astype(dtype)
 
@@ -129,6 +134,7 @@ def killed_in_compute(communicator: Communicator) -> None:
     array = np.ones(1_000_000, np.float32)
     with session.step():
         if communicator.rank == 1:
+            say_end(communicator)
             os.kill(os.getpid(), signal.SIGKILL)
         allreduce_start(0, array)
         allreduce_wait(0, array)
@@ -142,7 +148,7 @@ def killed_in_allreduce(communicator: Communicator) -> None:
         allreduce_start(0, array)
         if communicator.rank == 1:
             time.sleep(0.005)
-            say(communicator, "dies")
+            say_end(communicator)
             os.kill(os.getpid(), signal.SIGKILL)
         allreduce_wait(0, array)
     say(communicator, "must not get here")
@@ -153,6 +159,7 @@ def raises(communicator: Communicator) -> None:
     array = np.ones(1_000_000, np.float32)
     with session.step():
         if communicator.rank == 1:
+            say_end(communicator)
             raise ZeroDivisionError("the batch was empty")
         allreduce_start(0, array)
         allreduce_wait(0, array)
@@ -173,6 +180,26 @@ def peer_never_comes(communicator: Communicator) -> None:
     communicator.barrier()
 
 
+def interrupted(communicator: Communicator) -> None:
+    """Ctrl-C reaches a main thread that waits for a peer."""
+
+    def on_alarm(number: int, frame: object) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    if communicator.rank == 0:
+        signal.signal(signal.SIGALRM, on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        array = np.ones(100_000, np.float32)
+        start = time.monotonic()
+        try:
+            with Session(communicator).step():
+                allreduce_start(0, array)
+                allreduce_wait(0, array)
+        except KeyboardInterrupt:
+            say(communicator, f"interrupted after {time.monotonic() - start:.1f} s")
+    communicator.close()
+
+
 def leaves_early(communicator: Communicator) -> None:
     """A bucket in flight that its peer never joins must not hold up the end of the process."""
     if communicator.rank == 0:
@@ -180,6 +207,7 @@ def leaves_early(communicator: Communicator) -> None:
         array = np.ones(100_000, np.float32)
         with session.step():
             allreduce_start(0, array)
+            say_end(communicator)
             sys.exit(0)
 
 
@@ -202,6 +230,7 @@ CASES: dict[str, Callable[[Communicator], None]] = {
         killed_in_allreduce,
         raises,
         peer_never_comes,
+        interrupted,
         leaves_early,
         hangs,
     )

@@ -22,7 +22,7 @@ def test_different_plans_are_refused_on_every_rank(run_ranks: RunRanks, num_rank
 def test_killed_rank_ends_the_run(run_ranks: RunRanks, case: str) -> None:
     done = run_ranks("ranks.py", case)
     assert done.returncode != 0
-    assert done.seconds < PROMPT_S
+    assert done.seconds_to_end() < PROMPT_S
     assert "process rank 1 " in done.stdout + done.stderr
     assert "must not get here" not in done.stdout
 
@@ -30,7 +30,7 @@ def test_killed_rank_ends_the_run(run_ranks: RunRanks, case: str) -> None:
 def test_exception_on_one_rank_ends_the_run_with_its_traceback(run_ranks: RunRanks) -> None:
     done = run_ranks("ranks.py", "raises")
     assert done.returncode != 0
-    assert done.seconds < PROMPT_S
+    assert done.seconds_to_end() < PROMPT_S
     assert "rank 1 of 2 failed:" in done.stderr
     assert "in raises" in done.stderr
     assert "ZeroDivisionError: the batch was empty" in done.stderr
@@ -48,9 +48,17 @@ def test_timeout_names_bucket_and_peers_and_breaks_the_communicator(run_ranks: R
     assert first in second
 
 
+def test_ctrl_c_ends_a_wait(run_ranks: RunRanks) -> None:
+    done = run_ranks("ranks.py", "interrupted")
+    assert done.returncode == 0, done
+    (seconds,) = done.lines("^rank 0: interrupted after (.*) s$")
+    assert float(seconds) < PROMPT_S / 2
+
+
 def test_bucket_in_flight_does_not_hold_up_exit(run_ranks: RunRanks) -> None:
     done = run_ranks("ranks.py", "leaves_early")
-    assert done.seconds < PROMPT_S
+    assert done.returncode == 0, done
+    assert done.seconds_to_end() < PROMPT_S
 
 
 def test_mpi_without_thread_support_is_refused(run_ranks: RunRanks) -> None:
