@@ -105,10 +105,8 @@ def _two_blocks() -> tvm.IRModule:
             with R.dataflow():
                 a = R.exp(x)
                 R.output(a)
-            with R.dataflow():
-                b = R.exp(a)
-                R.output(b)
-            return b
+            b = R.exp(a)
+            return b  # noqa: RET504
 
     return Module
 
@@ -140,7 +138,7 @@ def _no_main() -> tvm.IRModule:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (_two_blocks, r"exactly one dataflow block, but it consists of \['DataflowBlock', 'Data"),
+        (_two_blocks, r"exactly one dataflow block, but it consists of \['DataflowBlock', 'Bind"),
         (_no_dataflow, r"exactly one dataflow block, but it consists of \['BindingBlock'\]"),
         (_no_main, r"no relax function 'main'; it has \['step'\]"),
     ],
