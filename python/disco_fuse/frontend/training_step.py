@@ -12,9 +12,9 @@ import numpy.typing as npt
 import tvm
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingStep:
-    """One training step as a Relax module.
+    """One training step as a Relax module; two of them are equal only if they are the same object.
 
     ``main`` takes ``input_names``, then ``parameter_names``, ``buffer_names``, ``state_names``, and
     returns a flat tuple of ``output_names``. Its attributes are ``num_input`` (of the batch),

@@ -220,6 +220,7 @@ def test_positions() -> None:
         left, right = a.split([1, 3], dim=2)
         return (
             a.view(6, 4), a.permute(2, 0, 1), a.transpose(-1, 0).reshape(4, 6), left, right * 2,
+            a.permute(2, 0, 1).permute(1, 0, 2) * 2,
             b.expand(2, 3, 4), a.unsqueeze(1) + b, a[:, 1:], a[:, :, 1:4:2], a[:, -1], a[1, :, 2],
             torch.cat([a, b.expand(2, 3, 4), a], 1), torch.stack([a, a * 2], -1), a.flatten(1),
             left.squeeze(-1), left.squeeze((-1,)), F.pad(a, (1, 2, 0, 1), value=0.5), a[:, 0:2],
