@@ -117,7 +117,7 @@ SessionObj* RequireSession(const char* function) {
         << function << " needs a session on the thread that runs the step, and there is none; "
         << "run the step inside `with session.step():` of a disco_fuse.runtime.Session";
   }
-  return const_cast<SessionObj*>(session.get());
+  return session.get();
 }
 
 /*! \brief (bucket, tensor...) of a packed call; the spans go into the session's own vector. */

@@ -61,7 +61,7 @@ class Session:
     def recording_kernels(self, vm: Any) -> Iterator[None]:
         """Record the kernels that the Relax virtual machine `vm` runs inside.
 
-        Costs about a microsecond a kernel: measure step times without it.
+        Costs about half a microsecond a kernel: measure step times without it.
         """
         vm.set_instrument(_ffi.function("runtime.record_kernel"))
         try:
