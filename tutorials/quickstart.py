@@ -126,11 +126,15 @@ def main() -> int:
 
     # 4. Joint search for op and tensor fusion, started from the unfused graph and the baselines.
     cost_model = RooflineCostModel(device, op_times_us)
-    strategies = {name: baseline(name, mod, extraction) for name in BASELINES}
+    strategies = {name: baseline(name, mod, extraction) for name in (*BASELINES, "op_fusion")}
     result = search(
-        graph, cost_model, cluster, SearchConfig(seed=0), initial=list(strategies.values())
+        graph,
+        cost_model,
+        cluster,
+        SearchConfig(seed=0, patience=10_000),
+        initial=list(strategies.values()),
     )
-    strategies["disco_fuse"] = result.best
+    strategies = {name: strategies[name] for name in BASELINES} | {"disco_fuse": result.best}
     say(
         f"search: {result.num_candidates} candidates, makespan {result.initial_makespan_us / 1e3:.2f}"
         f" -> {result.makespan_us / 1e3:.2f} ms, stopped by {result.stop_reason}"
