@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-import tvm
 from tqdm import tqdm
 
 from disco_fuse.baselines import baseline
@@ -40,7 +38,7 @@ from disco_fuse.search import search
 from disco_fuse.simulate import schedule, simulate
 from disco_fuse.target import host_target
 from disco_fuse.workload import Workload
-from disco_fuse.zoo.byte_gpt import ByteGPT, text_batches
+from disco_fuse.zoo.byte_gpt import ByteGPT, next_byte_loss, text_batches
 
 BATCH = 8
 CONTEXT = 128
@@ -54,7 +52,7 @@ def byte_gpt() -> Workload:
     return Workload(
         name="byte_gpt",
         model=model,
-        loss=lambda logits, targets: F.cross_entropy(logits.flatten(0, 1), targets.flatten()),
+        loss=next_byte_loss,
         optimizer=SGD(lr=0.05, momentum=0.9),
         batches=lambda rank, world_size: text_batches(
             rank=rank, world_size=world_size, batch=BATCH, context=CONTEXT
@@ -94,9 +92,7 @@ def main() -> int:
 
     # 2. Its training step in Relax, with one AllReduce per gradient.
     example = [torch.from_numpy(part) for part in workload.example_batch()]
-    step = training_step(
-        workload.model, example, loss=workload.loss, optimizer=workload.optimizer
-    )
+    step = training_step(workload.model, example, loss=workload.loss, optimizer=workload.optimizer)
     target = host_target()
     library = library_available()
     if library:
@@ -136,8 +132,9 @@ def main() -> int:
     )
     strategies = {name: strategies[name] for name in BASELINES} | {"disco_fuse": result.best}
     say(
-        f"search: {result.num_candidates} candidates, makespan {result.initial_makespan_us / 1e3:.2f}"
-        f" -> {result.makespan_us / 1e3:.2f} ms, stopped by {result.stop_reason}"
+        f"search: {result.num_candidates} candidates, makespan "
+        f"{result.initial_makespan_us / 1e3:.2f} -> {result.makespan_us / 1e3:.2f} ms, "
+        f"stopped by {result.stop_reason}"
     )
 
     # 5. One compiled step and one plan for each strategy.
@@ -181,7 +178,9 @@ def main() -> int:
 
     # 7. The table, the report, the timelines.
     for name, ranks in comparison.timelines.items():
-        (options.output / f"measured_{name}.trace.json").write_text(json.dumps(measured_trace(ranks)))
+        (options.output / f"measured_{name}.trace.json").write_text(
+            json.dumps(measured_trace(ranks))
+        )
     report = to_json(workload.name, options.ranks, comparison.results)
     (options.output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     print(format_table(comparison.results))

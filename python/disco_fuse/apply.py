@@ -3,7 +3,7 @@
     Strategy.units(graph), in order             main after apply
     --------------------------------            ----------------
     kernel  {op 3}                              lv = call_tir(op3, ...)
-    kernel  {op 5, op 6}  outputs {6}           lv1 = fused_op5_op6(lv, ...)   (a Primitive function)
+    kernel  {op 5, op 6}  outputs {6}           lv1 = fused_op5_op6(lv, ...)   (Primitive function)
     bucket  {allreduce 7, 9}                    allreduce_start(0, g7, g9)
     library {op 8}                              lv2 = call_dps_packed(matmul, ...)
     kernel  {op 10} reads allreduce 7           allreduce_wait(0, g7, g9)
@@ -25,7 +25,6 @@ from disco_fuse.bindings import (
     allreduce_input,
     call_inputs,
     glue_source,
-    is_op,
     with_inputs,
 )
 from disco_fuse.extract import Extraction
@@ -56,7 +55,11 @@ def apply(mod: tvm.IRModule, extraction: Extraction, strategy: Strategy) -> tvm.
     impure = any(unit.kind == "bucket" for unit in units)
     writer = _MainWriter(mod, extraction)
     builder = writer.builder
-    groups = {unit.id: writer.add_group(unit) for unit in units if len(unit.ops) > 1 and unit.kind == "kernel"}
+    groups = {
+        unit.id: writer.add_group(unit)
+        for unit in units
+        if len(unit.ops) > 1 and unit.kind == "kernel"
+    }
     attrs = {k: v for k, v in (writer.main.attrs or {}).items() if k != "global_symbol"}
     with builder.function("main", writer.params, attrs=attrs, pure=not impure):
         if impure:

@@ -93,7 +93,11 @@ def xla_buckets(graph: OpGraph, threshold_bytes: int = XLA_COMBINER_BYTES) -> Bu
     size = 0
     for allreduce in gradients_in_production_order(graph):
         gradient = graph.ops[allreduce].bytes_written
-        if not buckets or size + gradient > threshold_bytes or not _same_class(graph, buckets[-1], allreduce):
+        if (
+            not buckets
+            or size + gradient > threshold_bytes
+            or not _same_class(graph, buckets[-1], allreduce)
+        ):
             buckets.append([])
             size = 0
         buckets[-1].append(allreduce)
@@ -163,5 +167,7 @@ def _tag_ops(mod: tvm.IRModule, extraction: Extraction) -> tvm.IRModule:
         else:
             bindings.append(binding)
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], main.body.body)
-    builder.add_func(relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs), "main")
+    builder.add_func(
+        relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs), "main"
+    )
     return relax.transform.Normalize()(builder.get())

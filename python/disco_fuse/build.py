@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -25,7 +26,7 @@ class BuiltStep:
     num_allreduces : int
     """
 
-    executable: object
+    executable: Any
     num_kernels: int
     num_allreduces: int
 
@@ -82,10 +83,11 @@ def _count(main: relax.Function) -> tuple[int, int]:
     for block in main.body.blocks:
         for binding in block.bindings:
             value = binding.value
-            if is_op(value, "relax.call_tir") or is_op(value, "relax.call_dps_packed"):
+            callee = value.op if isinstance(value, tvm.ir.Call) else None
+            if isinstance(callee, relax.ExternFunc):
+                allreduces += str(callee.global_symbol).endswith("allreduce_start")
+            elif isinstance(callee, tvm.ir.GlobalVar):
                 kernels += 1
-            elif isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                kernels += 1
-            elif isinstance(value, tvm.ir.Call) and isinstance(value.op, relax.ExternFunc):
-                allreduces += str(value.op.global_symbol).endswith("allreduce_start")
+            else:
+                kernels += is_op(value, "relax.call_tir") or is_op(value, "relax.call_dps_packed")
     return kernels, allreduces

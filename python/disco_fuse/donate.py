@@ -94,9 +94,7 @@ class _Donation:
 
     def _kernels(self) -> tvm.IRModule:
         """All other functions; those that now write over an input may not assume no aliasing."""
-        names = {
-            b.value.args[0].name_hint for b in self.bindings if b.var in self.in_place
-        }
+        names = {b.value.args[0].name_hint for b in self.bindings if b.var in self.in_place}
         functions = {}
         for global_var, func in self.mod.functions.items():
             if global_var.name_hint != "main":
@@ -109,7 +107,7 @@ class _Donation:
     ) -> None:
         if not written:
             return
-        reads = {v for v in relax.analysis.free_vars(binding.value)} & written
+        reads = set(relax.analysis.free_vars(binding.value)) & written
         if reads:
             names = sorted(var.name for var in reads)
             raise ValueError(f"{binding.var.name} reads {names} after they were updated in place")

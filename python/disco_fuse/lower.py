@@ -70,7 +70,6 @@ def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:
     return main
 
 
-
 def _legalize_mean(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     """A sum and a division, each an op of its own.
 
@@ -83,5 +82,7 @@ def _legalize_mean(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     total = builder.emit_te(topi.sum, call.args[0], axes, bool(call.attrs.keepdims))
     dtype = total.ty.dtype.dtype
     return builder.call_te(
-        lambda t: topi.divide(t, tvm.tirx.const(count, str(dtype))), total, primfunc_name_hint="divide"
+        lambda t: topi.divide(t, tvm.tirx.const(count, str(dtype))),
+        total,
+        primfunc_name_hint="divide",
     )

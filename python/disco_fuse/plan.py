@@ -1,7 +1,7 @@
 """A plan: one folder with the compiled step and everything said about it.
 
-    plan.json   what was decided, for which module, by which cost model, with which versions
-    step.so     the compiled step that every rank loads
+plan.json   what was decided, for which module, by which cost model, with which versions
+step.so     the compiled step that every rank loads
 """
 
 from __future__ import annotations
@@ -176,7 +176,9 @@ def load_plan(folder: Path) -> Plan:
         raise ValueError(f"{path} cannot be read as a plan: {error}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
-        raise ValueError(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
+        raise ValueError(
+            f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}"
+        )
     try:
         tensors = tuple(
             TensorSpec(name=t["name"], shape=tuple(t["shape"]), dtype=t["dtype"])

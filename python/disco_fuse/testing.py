@@ -60,7 +60,7 @@ def mlp_step(
             scale = relax.const(2.0 / (batch * widths[-1]), "float32")
             delta = emit(op.multiply(error, scale))
             outputs: list[relax.Expr] = []
-            new_velocities = []
+            new_velocities: list[relax.Expr] = []
             for i in reversed(range(num_layers)):
                 out = layers[i + 1]
                 one = relax.const(1.0, "float32")

@@ -83,11 +83,11 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
     if target is not None and not isinstance(target, tvm.target.Target):
         target = tvm.target.Target(target)
 
-    @tvm.transform.module_pass(opt_level=0, name="DisCoFuse")
     def transform(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         used = target or tvm.target.Target.current(allow_none=True)
         used = used or tvm.target.Target(DEFAULT_TARGET)
-        lowered = lower(InsertAllReduce()(mod), used, library=library)
+        inserted = tvm.transform.Sequential([InsertAllReduce()])(mod)
+        lowered = lower(inserted, used, library=library)
         extraction = extract(lowered)
         model = cost_model or RooflineCostModel(cluster.device)
         result = search(extraction.graph, model, cluster, search_config)
@@ -99,4 +99,4 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         )
         return apply(lowered, extraction, result.best)
 
-    return transform
+    return tvm.transform.module_pass(transform, opt_level=0, name="DisCoFuse")

@@ -101,7 +101,7 @@ def compare(
             num_steps=num_steps,
             with_ddp=with_ddp,
         )
-        np.savez(spec.values, **dict(values))
+        np.savez(spec.values, **dict(values))  # type: ignore[arg-type]
         file = folder / "spec.json"
         file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
         program = ["-m", "disco_fuse.compare.worker", str(file)]

@@ -54,9 +54,7 @@ def best_baseline(results: Sequence[StrategyResult]) -> StrategyResult:
     return min(candidates, key=lambda r: r.step_time_us()["median"])
 
 
-def check_losses(
-    results: Sequence[StrategyResult], tolerance: float = LOSS_TOLERANCE
-) -> list[str]:
+def check_losses(results: Sequence[StrategyResult], tolerance: float = LOSS_TOLERANCE) -> list[str]:
     """Strategies whose last loss differs from the reference by more than ``tolerance``, relative.
 
     The reference is PyTorch DDP where it ran, else the first strategy.
@@ -98,9 +96,7 @@ def format_table(results: Sequence[StrategyResult]) -> str:
     return "\n".join(lines)
 
 
-def to_json(
-    model: str, world_size: int, results: Sequence[StrategyResult]
-) -> dict[str, Any]:
+def to_json(model: str, world_size: int, results: Sequence[StrategyResult]) -> dict[str, Any]:
     """The report as plain values, times in microseconds."""
     return {
         "model": model,

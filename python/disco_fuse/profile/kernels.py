@@ -99,7 +99,8 @@ def _compile(
     if not functions:
         return {}
     with target:
-        library = tvm.compile(ScheduleCPU()(tvm.IRModule(functions)), target=target)
+        scheduled = tvm.transform.Sequential([ScheduleCPU()])(tvm.IRModule(functions))
+        library = tvm.compile(scheduled, target=target)
     return {op: (library, f"op_{op}") for op in ops}
 
 
@@ -127,9 +128,7 @@ def _repeat(run: Callable[[int], float]) -> Sample:
     run(0)
     times: list[float] = []
     end = time.perf_counter() + _TIME_PER_KERNEL_S
-    while len(times) < _MIN_REPEATS or (
-        len(times) < _MAX_REPEATS and time.perf_counter() < end
-    ):
+    while len(times) < _MIN_REPEATS or (len(times) < _MAX_REPEATS and time.perf_counter() < end):
         times.append(run(len(times)))
     p10, median, p90 = (float(p) for p in np.percentile(times, [10, 50, 90]))
     return Sample(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_workload import workload
 
 from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.baselines import baseline
@@ -28,7 +29,6 @@ from disco_fuse.plan import write_plan
 from disco_fuse.search import search
 from disco_fuse.simulate import schedule
 from disco_fuse.target import host_target
-from small_workload import workload
 
 HERE = Path(__file__).parent
 REFERENCE = f"{HERE / 'small_workload.py'}:workload"

@@ -130,7 +130,9 @@ def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
 def test_values_must_fit(folder: Path) -> None:
     arguments = mlp_arguments(mlp_step())
     values = dict(zip(["w0", "w1", "v0", "v1"], arguments[2:], strict=True))
-    with pytest.raises(ValueError, match=r"'w1' is float64\[3\], but the plan wants float32\[16, 4"):
+    with pytest.raises(
+        ValueError, match=r"'w1' is float64\[3\], but the plan wants float32\[16, 4"
+    ):
         StepRunner(folder, loopback(), values | {"w1": np.zeros(3)})
     del values["v1"]
     with pytest.raises(ValueError, match="no value for 'v1'"):

@@ -22,8 +22,7 @@ def _packed_calls(mod: tvm.IRModule) -> list[str]:
         str(binding.value.op.global_symbol)
         for block in mod["main"].body.blocks
         for binding in block.bindings
-        if isinstance(binding.value, tvm.ir.Call)
-        and isinstance(binding.value.op, relax.ExternFunc)
+        if isinstance(binding.value, tvm.ir.Call) and isinstance(binding.value.op, relax.ExternFunc)
     ]
 
 
