@@ -31,7 +31,7 @@ from disco_fuse.simulate import schedule
 from disco_fuse.target import host_target
 
 HERE = Path(__file__).parent
-REFERENCE = f"{HERE / 'small_workload.py'}:workload"
+REFERENCE = f"{HERE.parent}/shared/small_workload.py:workload"
 CLUSTER = ClusterSpec(
     name="test",
     world_size=2,
