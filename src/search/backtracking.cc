@@ -24,7 +24,7 @@ class Backtracking {
         rng_(config.seed),
         queue_(config.queue_cap),
         parent_(graph),
-        children_(config.methods.size(), Child{Grouping(graph), {}}) {}
+        children_(config.methods.size(), Child{Grouping(graph), {}, {}, -1}) {}
 
   SearchResult Run(const std::vector<Strategy>& initial) {
     for (size_t i = 0; i < initial.size() + 1; ++i) {
@@ -51,6 +51,8 @@ class Backtracking {
   struct Child {
     Grouping grouping;
     std::vector<Edit> edits;
+    Hash128 hash;
+    int32_t slot; /*!< among the priced ones, < 0 if it was judged before */
   };
 
   void AddStart(const Strategy& strategy, int32_t start) {
@@ -69,13 +71,17 @@ class Backtracking {
   void Expand(int32_t node) {
     std::vector<const Grouping*> groupings;
     for (size_t i = 0; i < children_.size(); ++i) {
-      MakeChild(config_.methods[i], &children_[i]);
-      groupings.push_back(&children_[i].grouping);
+      Child& child = children_[i];
+      MakeChild(config_.methods[i], &child);
+      child.slot = -1;
+      if (visited_.count(child.hash) > 0) continue;
+      child.slot = static_cast<int32_t>(groupings.size());
+      groupings.push_back(&child.grouping);
     }
     evaluator_.Price(groupings);
-    for (size_t i = 0; i < children_.size(); ++i) {
+    for (const Child& child : children_) {
       if (stop_reason_ != StopReason::kQueueEmpty) return;
-      Judge(node, i);
+      Judge(node, child);
     }
   }
 
@@ -88,20 +94,20 @@ class Backtracking {
       if (!sampler_.ApplyRandom(kind, &rng_, &child->grouping, &edit)) break;
       child->edits.push_back(edit);
     }
+    child->hash = child->grouping.Hash();
   }
 
-  void Judge(int32_t node, size_t i) {
-    const Child& child = children_[i];
+  void Judge(int32_t node, const Child& child) {
     ++num_candidates_;
     bool improved = false;
-    if (visited_.insert(child.grouping.Hash()).second) {
-      Nanoseconds makespan = evaluator_.Schedule(i);
+    if (child.slot >= 0 && visited_.insert(child.hash).second) {
+      Nanoseconds makespan = evaluator_.Schedule(child.slot);
       improved = makespan < makespan_;
       Nanoseconds incumbent = std::min(makespan, makespan_);
       bool follow = static_cast<double>(makespan.count()) <=
                     config_.alpha * static_cast<double>(incumbent.count());
       if (follow) {
-        Strategy strategy = child.grouping.ToStrategy(evaluator_.Order(i));
+        Strategy strategy = child.grouping.ToStrategy(evaluator_.Order(child.slot));
         int32_t added = AddNode(node, child.edits);
         if (improved) SetBest(strategy, makespan, added);
         queue_.Push({makespan, std::move(strategy), added});
