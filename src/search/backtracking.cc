@@ -1,7 +1,7 @@
 #include "search/backtracking.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "search/candidate_queue.h"
@@ -38,6 +38,7 @@ class Backtracking {
       if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
         stop_reason_ = StopReason::kPatience;
       }
+      if (queue_.empty() && config_.refill) queue_.Push({makespan_, best_.front(), best_node_});
     }
     return Result();
   }
@@ -60,11 +61,13 @@ class Backtracking {
     evaluator_.Price({&parent_});
     Nanoseconds makespan = evaluator_.Schedule(0);
     if (start == 0) initial_makespan_ = makespan;
-    if (!visited_.insert(strategy.hash()).second) return;
-    Strategy scheduled = parent_.ToStrategy(evaluator_.Order(0));
+    if (!visited_.emplace(strategy.hash(), makespan).second) return;
     int32_t node = AddNode(-1 - start, {});
-    if (best_.empty() || makespan < makespan_) SetBest(scheduled, makespan, node);
-    queue_.Push({makespan, std::move(scheduled), node});
+    if (best_.empty() || makespan < makespan_) {
+      SetBest(parent_.ToStrategy(evaluator_.Order(0)), node);
+      makespan_ = makespan;
+    }
+    queue_.Push({makespan, strategy, node});
   }
 
   /*! \brief One child per method, all priced by one call of the cost model. */
@@ -99,20 +102,18 @@ class Backtracking {
 
   void Judge(int32_t node, const Child& child) {
     ++num_candidates_;
-    bool improved = false;
-    if (child.slot >= 0 && visited_.insert(child.hash).second) {
-      Nanoseconds makespan = evaluator_.Schedule(child.slot);
-      improved = makespan < makespan_;
-      Nanoseconds incumbent = std::min(makespan, makespan_);
-      bool follow = static_cast<double>(makespan.count()) <=
-                    config_.alpha * static_cast<double>(incumbent.count());
-      if (follow) {
-        Strategy strategy = child.grouping.ToStrategy(evaluator_.Order(child.slot));
-        int32_t added = AddNode(node, child.edits);
-        if (improved) SetBest(strategy, makespan, added);
-        queue_.Push({makespan, std::move(strategy), added});
-      }
+    auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
+    if (is_new) entry->second = evaluator_.Schedule(child.slot);
+    Nanoseconds makespan = entry->second;
+    bool improved = makespan < makespan_;
+    double incumbent = static_cast<double>(std::min(makespan, makespan_).count());
+    if (static_cast<double>(makespan.count()) <= config_.alpha * incumbent) {
+      int32_t reached = child.edits.empty() ? node : AddNode(node, child.edits);
+      if (improved) SetBest(child.grouping.ToStrategy(evaluator_.Order(child.slot)), reached);
+      // A strategy that was followed up before may come again: its other children are still open.
+      queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
     }
+    if (improved) makespan_ = makespan;
     unchanged_ = improved ? 0 : unchanged_ + 1;
     Report(improved);
   }
@@ -132,9 +133,8 @@ class Backtracking {
     return static_cast<int32_t>(nodes_.size()) - 1;
   }
 
-  void SetBest(const Strategy& strategy, Nanoseconds makespan, int32_t node) {
-    best_.assign(1, strategy);
-    makespan_ = makespan;
+  void SetBest(Strategy strategy, int32_t node) {
+    best_.assign(1, std::move(strategy));
     best_node_ = node;
   }
 
@@ -161,7 +161,7 @@ class Backtracking {
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;
-  std::unordered_set<Hash128, Hash128Key> visited_;
+  std::unordered_map<Hash128, Nanoseconds, Hash128Key> visited_; /*!< only grows */
   Grouping parent_;
   std::vector<Child> children_;
   std::vector<Node> nodes_;

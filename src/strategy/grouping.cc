@@ -342,6 +342,14 @@ std::vector<int32_t> Grouping::CanonicalOrder() const {
   return sorted;
 }
 
+std::vector<int32_t> Grouping::Order() const {
+  std::vector<int32_t> groups;
+  for (int32_t group : order_) {
+    if (group >= 0) groups.push_back(group);
+  }
+  return groups;
+}
+
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {
   return Strategy(home_, copies_, std::move(order));
 }

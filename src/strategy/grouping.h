@@ -86,6 +86,8 @@ class Grouping {
 
   Strategy ToStrategy(std::vector<int32_t> order) const;
   Hash128 Hash() const { return HashGrouping(home_, copies_); }
+  /*! \brief The groups in the current topological order. */
+  std::vector<int32_t> Order() const;
   /*! \brief The topological order that prefers small representatives. */
   std::vector<int32_t> CanonicalOrder() const;
 
