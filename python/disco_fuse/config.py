@@ -182,6 +182,9 @@ class SearchConfig:
         Rounds of all methods per popped strategy (authors' code: 10).
     queue_cap : int, optional
         Queued strategies at most, the cheapest ones (authors' code: 50).
+    refill : bool
+        Whether a queue that runs empty before patience ends gets the best strategy back. The
+        paper's algorithm stops there, which on small graphs happens after a handful of candidates.
     num_tries : int
         Random places tried per edit before it is given up.
     report_every : int
@@ -198,6 +201,7 @@ class SearchConfig:
     methods: tuple[str, ...] = EDIT_KINDS
     children_per_pop: int = 1
     queue_cap: int | None = None
+    refill: bool = True
     num_tries: int = 8
     report_every: int = 256
     limits: FusionLimits = field(default_factory=FusionLimits)

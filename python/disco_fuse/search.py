@@ -195,6 +195,7 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
         "max_steps": -1 if config.max_steps is None else config.max_steps,
         "children_per_pop": config.children_per_pop,
         "queue_cap": -1 if config.queue_cap is None else config.queue_cap,
+        "refill": config.refill,
         "num_tries": config.num_tries,
         "report_every": config.report_every,
         "methods": [EDIT_KINDS.index(method) for method in config.methods],

@@ -81,6 +81,14 @@ auto Translate(Body body) -> decltype(body()) {
   TVM_FFI_UNREACHABLE();
 }
 
+/*! \brief Ids and enumerators are 32 bits wide; a larger number must not become another id. */
+inline int32_t Narrow(int64_t value) {
+  int32_t narrow = static_cast<int32_t>(value);
+  if (narrow == value) return narrow;
+  TVM_FFI_THROW(ValueError) << value << " must fit into 32 bits";
+  TVM_FFI_UNREACHABLE();
+}
+
 template <typename T>
 DLDataType NumberType() {
   uint8_t code = std::is_floating_point_v<T> ? kDLFloat : kDLInt;

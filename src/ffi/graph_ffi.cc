@@ -22,8 +22,8 @@ std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Str
     op.signature = std::string(signatures[i]);
     op.collective = std::string(collectives[i]);
     op.merge_class = std::string(merge_classes[i]);
-    op.kind = static_cast<OpKind>(row[0]);
-    op.pattern = static_cast<OpPattern>(row[1]);
+    op.kind = static_cast<OpKind>(Narrow(row[0]));
+    op.pattern = static_cast<OpPattern>(Narrow(row[1]));
     op.num_elements = row[2];
     op.rows = row[3];
     op.bytes_read = row[4];
@@ -42,14 +42,13 @@ OpGraphRef CreateGraph(Strings names, Strings signatures, Strings collectives,
   std::vector<int64_t> edge_rows = ToVector<int64_t>(edges);
   std::vector<Edge> edge_list;
   for (size_t i = 0; i + 3 < edge_rows.size(); i += 4) {
-    edge_list.push_back({static_cast<int32_t>(edge_rows[i]), static_cast<int32_t>(edge_rows[i + 1]),
-                         edge_rows[i + 2], edge_rows[i + 3] != 0});
+    edge_list.push_back(
+        {Narrow(edge_rows[i]), Narrow(edge_rows[i + 1]), edge_rows[i + 2], edge_rows[i + 3] != 0});
   }
   std::vector<int64_t> read_rows = ToVector<int64_t>(reads);
   std::vector<ExternalRead> read_list;
   for (size_t i = 0; i + 2 < read_rows.size(); i += 3) {
-    read_list.push_back({static_cast<int32_t>(read_rows[i]), static_cast<int32_t>(read_rows[i + 1]),
-                         read_rows[i + 2]});
+    read_list.push_back({Narrow(read_rows[i]), Narrow(read_rows[i + 1]), read_rows[i + 2]});
   }
   return Translate([&] {
     return OpGraphRef(OpGraph::Create(std::move(ops), std::move(edge_list), std::move(read_list)));

@@ -1,7 +1,7 @@
 #include "search/backtracking.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "search/candidate_queue.h"
@@ -24,7 +24,7 @@ class Backtracking {
         rng_(config.seed),
         queue_(config.queue_cap),
         parent_(graph),
-        children_(config.methods.size(), Child{Grouping(graph), {}}) {}
+        children_(config.methods.size(), Child{Grouping(graph), {}, {}, -1}) {}
 
   SearchResult Run(const std::vector<Strategy>& initial) {
     for (size_t i = 0; i < initial.size() + 1; ++i) {
@@ -38,6 +38,7 @@ class Backtracking {
       if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
         stop_reason_ = StopReason::kPatience;
       }
+      if (queue_.empty() && config_.refill) queue_.Push({makespan_, best_.front(), best_node_});
     }
     return Result();
   }
@@ -51,6 +52,8 @@ class Backtracking {
   struct Child {
     Grouping grouping;
     std::vector<Edit> edits;
+    Hash128 hash;
+    int32_t slot; /*!< among the priced ones, < 0 if it was judged before */
   };
 
   void AddStart(const Strategy& strategy, int32_t start) {
@@ -58,24 +61,30 @@ class Backtracking {
     evaluator_.Price({&parent_});
     Nanoseconds makespan = evaluator_.Schedule(0);
     if (start == 0) initial_makespan_ = makespan;
-    if (!visited_.insert(strategy.hash()).second) return;
-    Strategy scheduled = parent_.ToStrategy(evaluator_.Order(0));
+    if (!visited_.emplace(strategy.hash(), makespan).second) return;
     int32_t node = AddNode(-1 - start, {});
-    if (best_.empty() || makespan < makespan_) SetBest(scheduled, makespan, node);
-    queue_.Push({makespan, std::move(scheduled), node});
+    if (best_.empty() || makespan < makespan_) {
+      SetBest(parent_.ToStrategy(evaluator_.Order(0)), node);
+      makespan_ = makespan;
+    }
+    queue_.Push({makespan, strategy, node});
   }
 
   /*! \brief One child per method, all priced by one call of the cost model. */
   void Expand(int32_t node) {
     std::vector<const Grouping*> groupings;
     for (size_t i = 0; i < children_.size(); ++i) {
-      MakeChild(config_.methods[i], &children_[i]);
-      groupings.push_back(&children_[i].grouping);
+      Child& child = children_[i];
+      MakeChild(config_.methods[i], &child);
+      child.slot = -1;
+      if (visited_.count(child.hash) > 0) continue;
+      child.slot = static_cast<int32_t>(groupings.size());
+      groupings.push_back(&child.grouping);
     }
     evaluator_.Price(groupings);
-    for (size_t i = 0; i < children_.size(); ++i) {
+    for (const Child& child : children_) {
       if (stop_reason_ != StopReason::kQueueEmpty) return;
-      Judge(node, i);
+      Judge(node, child);
     }
   }
 
@@ -88,25 +97,23 @@ class Backtracking {
       if (!sampler_.ApplyRandom(kind, &rng_, &child->grouping, &edit)) break;
       child->edits.push_back(edit);
     }
+    child->hash = child->grouping.Hash();
   }
 
-  void Judge(int32_t node, size_t i) {
-    const Child& child = children_[i];
+  void Judge(int32_t node, const Child& child) {
     ++num_candidates_;
-    bool improved = false;
-    if (visited_.insert(child.grouping.Hash()).second) {
-      Nanoseconds makespan = evaluator_.Schedule(i);
-      improved = makespan < makespan_;
-      Nanoseconds incumbent = std::min(makespan, makespan_);
-      bool follow = static_cast<double>(makespan.count()) <=
-                    config_.alpha * static_cast<double>(incumbent.count());
-      if (follow) {
-        Strategy strategy = child.grouping.ToStrategy(evaluator_.Order(i));
-        int32_t added = AddNode(node, child.edits);
-        if (improved) SetBest(strategy, makespan, added);
-        queue_.Push({makespan, std::move(strategy), added});
-      }
+    auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
+    if (is_new) entry->second = evaluator_.Schedule(child.slot);
+    Nanoseconds makespan = entry->second;
+    bool improved = makespan < makespan_;
+    double incumbent = static_cast<double>(std::min(makespan, makespan_).count());
+    if (static_cast<double>(makespan.count()) <= config_.alpha * incumbent) {
+      int32_t reached = child.edits.empty() ? node : AddNode(node, child.edits);
+      if (improved) SetBest(child.grouping.ToStrategy(evaluator_.Order(child.slot)), reached);
+      // A strategy that was followed up before may come again: its other children are still open.
+      queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
     }
+    if (improved) makespan_ = makespan;
     unchanged_ = improved ? 0 : unchanged_ + 1;
     Report(improved);
   }
@@ -126,9 +133,8 @@ class Backtracking {
     return static_cast<int32_t>(nodes_.size()) - 1;
   }
 
-  void SetBest(const Strategy& strategy, Nanoseconds makespan, int32_t node) {
-    best_.assign(1, strategy);
-    makespan_ = makespan;
+  void SetBest(Strategy strategy, int32_t node) {
+    best_.assign(1, std::move(strategy));
     best_node_ = node;
   }
 
@@ -155,7 +161,7 @@ class Backtracking {
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;
-  std::unordered_set<Hash128, Hash128Key> visited_;
+  std::unordered_map<Hash128, Nanoseconds, Hash128Key> visited_; /*!< only grows */
   Grouping parent_;
   std::vector<Child> children_;
   std::vector<Node> nodes_;

@@ -16,7 +16,8 @@ namespace disco_fuse {
  *       H = pop the cheapest
  *       for each method: H' = H with 0..beta random edits of that method
  *         if H' is cheaper than the best: best = H', unchanged = 0    otherwise: unchanged += 1
- *         if H' costs at most alpha times the best and is new: push H'
+ *         if H' costs at most alpha times the best: push H', unless it waits there already
+ *       if the queue is empty: push the best (ours; see SearchConfig::refill)
  *
  * The same arguments give the same result on every machine.
  *

@@ -65,7 +65,6 @@ FusionDecision Fuse(const FusionLimits& limits, const Edit& edit, Grouping* grou
   if (!grouping->Precedes(first, last)) std::swap(first, last);
   if (grouping->Reaches(first, last, /*allow_direct=*/true)) return DenyCycle(graph, first, last);
   grouping->Merge(first, last);
-  grouping->Prune();
   return {};
 }
 
@@ -123,7 +122,6 @@ FusionDecision FuseDuplicate(const FusionLimits& limits, const Edit& edit, Group
   if (decision.allowed()) decision = OrderBeforeWriters(ops, into, grouping);
   if (!decision.allowed()) return decision;
   grouping->AddCopies(ops, into);
-  grouping->Prune();
   return {};
 }
 

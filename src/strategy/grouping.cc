@@ -57,7 +57,9 @@ bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy
     if (home_[op] == op) order_[op] = op;
     position_[op] = op;
   }
-  Prune();
+  std::vector<int32_t> copied;
+  for (const Copy& copy : copies_) copied.push_back(copy.op);
+  Prune(std::move(copied));
   size_t num_groups = order_.size() - std::count(order_.begin(), order_.end(), -1);
   std::vector<int32_t> sorted = CanonicalOrder();
   if (sorted.size() != num_groups) return false;
@@ -195,70 +197,102 @@ void Grouping::Merge(int32_t first, int32_t last) {
   int32_t slot = position_[last];
   position_[gone] = slot;
   Rename(gone, keep);
-  if (group_copies_[keep] == 0) return;
+  if (copies_.empty()) return;
+  // What one half computed again, the other half no longer reads from elsewhere.
+  std::vector<int32_t> affected;
+  for (int32_t member : MembersUnordered(keep)) {
+    if (num_copies_of_[member] > 0) affected.push_back(member);
+  }
   std::sort(copies_.begin(), copies_.end());
   copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
   copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
                                [&](const Copy& copy) { return home_[copy.op] == copy.group; }),
                 copies_.end());
   IndexCopies();
+  Prune(std::move(affected));
 }
 
 void Grouping::AddCopies(const std::vector<int32_t>& ops, int32_t group) {
   for (int32_t op : ops) copies_.push_back({op, group});
   std::sort(copies_.begin(), copies_.end());
   IndexCopies();
+  Prune(ops);
 }
 
-void Grouping::Prune() {
-  if (copies_.empty()) return;
-  std::vector<int32_t> ops;
-  for (const Copy& copy : copies_) {
-    if (ops.empty() || ops.back() != copy.op) ops.push_back(copy.op);
-  }
+/*! \brief Drops what nobody reads any more, beginning with copies of `ops`. */
+void Grouping::Prune(std::vector<int32_t> ops) {
+  std::make_heap(ops.begin(), ops.end());
+  int32_t last = -1;
   // Consumers first: a copy that goes may have been the only reader of another one.
-  for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
-    if (num_copies_of_[*op] > 0) PruneOp(*op);
+  while (!ops.empty()) {
+    std::pop_heap(ops.begin(), ops.end());
+    int32_t op = ops.back();
+    ops.pop_back();
+    if (op == last || num_copies_of_[op] == 0) continue;
+    last = op;
+    if (!PruneOp(op)) continue;
+    for (const DataEnd& end : graph_->producers(op)) {
+      ops.push_back(end.op);
+      std::push_heap(ops.begin(), ops.end());
+    }
   }
   std::sort(copies_.begin(), copies_.end());
 }
 
-void Grouping::PruneOp(int32_t op) {
-  bool home_is_read = graph_->MustWrite(op);
+/*! \brief Puts one op with copies into canonical form; returns whether anything changed. */
+bool Grouping::PruneOp(int32_t op) {
+  bool read_outside = graph_->MustWrite(op);
   users_.clear();
   for (const DataEnd& end : graph_->consumers(op)) {
     ForEachHolder(end.op, [&](int32_t group) {
-      if (group == home_[op] || !Holds(group, op)) {
-        home_is_read = true;
-      } else {
+      if (Holds(group, op)) {
         users_.push_back(group);
+      } else {
+        read_outside = true;
       }
     });
   }
-  auto unread = [&](const Copy& copy) {
-    return copy.op == op && std::find(users_.begin(), users_.end(), copy.group) == users_.end();
+  auto is_user = [&](int32_t group) {
+    return std::find(users_.begin(), users_.end(), group) != users_.end();
   };
   size_t before = copies_.size();
-  copies_.erase(std::remove_if(copies_.begin(), copies_.end(), unread), copies_.end());
-  if (copies_.size() != before) IndexCopies();
-  if (!home_is_read) MoveHome(op, home_[graph_->consumers(op)[0].op]);
+  copies_.erase(
+      std::remove_if(copies_.begin(), copies_.end(),
+                     [&](const Copy& copy) { return copy.op == op && !is_user(copy.group); }),
+      copies_.end());
+  bool changed = copies_.size() != before;
+  if (changed) IndexCopies();
+  if (read_outside) return changed;
+  // Nobody needs the value of the home as such. Of the groups that compute the op for themselves,
+  // the one of its first consumer is the home, whichever edits have led here.
+  int32_t to = home_[graph_->consumers(op)[0].op];
+  if (to == home_[op]) return changed;
+  MoveHome(op, to, /*leave_copy=*/is_user(home_[op]));
+  return true;
 }
 
-void Grouping::MoveHome(int32_t op, int32_t to) {
+void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
   int32_t from = home_[op];
-  copies_.erase(std::find(copies_.begin(), copies_.end(), Copy{op, to}));
-  IndexCopies();
+  Copy& old = *std::find(copies_.begin(), copies_.end(), Copy{op, to});
   int32_t rest = next_[op];
   if (rest == op) {
     // Only copies are left, and they were there for `op`.
-    RemoveCopiesOf(from);
+    copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
+                                 [&](const Copy& copy) {
+                                   return copy.group == from || (copy == Copy{op, to});
+                                 }),
+                  copies_.end());
     order_[position_[from]] = -1;
   } else {
     int32_t previous = op;
     while (next_[previous] != op) previous = next_[previous];
     next_[previous] = rest;
+    old.group = from;
+    if (!leave_copy) copies_.erase(copies_.begin() + (&old - copies_.data()));
+    IndexCopies();
     if (from == op) Relabel(rest);
   }
+  IndexCopies();
   next_[op] = next_[to];
   next_[to] = op;
   home_[op] = to;
@@ -276,13 +310,6 @@ void Grouping::Relabel(int32_t member) {
     home_[op] = to;
     op = next_[op];
   } while (op != member);
-}
-
-void Grouping::RemoveCopiesOf(int32_t group) {
-  copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
-                               [&](const Copy& copy) { return copy.group == group; }),
-                copies_.end());
-  IndexCopies();
 }
 
 std::vector<int32_t> Grouping::CanonicalOrder() const {
@@ -313,6 +340,14 @@ std::vector<int32_t> Grouping::CanonicalOrder() const {
     }
   }
   return sorted;
+}
+
+std::vector<int32_t> Grouping::Order() const {
+  std::vector<int32_t> groups;
+  for (int32_t group : order_) {
+    if (group >= 0) groups.push_back(group);
+  }
+  return groups;
 }
 
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {

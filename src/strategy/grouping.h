@@ -72,17 +72,22 @@ class Grouping {
   bool Reaches(int32_t first, int32_t last, bool allow_direct);
   bool Precedes(int32_t a, int32_t b) const { return position_[a] < position_[b]; }
 
-  /*! \brief Unites two groups; Reaches(first, last) must have been asked last, and be false. */
+  /*!
+   * \brief Unites two groups; Reaches(first, last) must have been asked last, and be false.
+   *
+   * Like AddCopies it then drops what nobody reads: copies, and homes whose every reader has a copy
+   * of its own.
+   */
   void Merge(int32_t first, int32_t last);
   /*! \brief Puts `last` before `first`, under the same condition. */
   void MoveBefore(int32_t first, int32_t last);
   /*! \brief Adds copies of `ops` to `group`. */
   void AddCopies(const std::vector<int32_t>& ops, int32_t group);
-  /*! \brief Drops what nobody reads: copies, and homes whose every reader has its own copy. */
-  void Prune();
 
   Strategy ToStrategy(std::vector<int32_t> order) const;
   Hash128 Hash() const { return HashGrouping(home_, copies_); }
+  /*! \brief The groups in the current topological order. */
+  std::vector<int32_t> Order() const;
   /*! \brief The topological order that prefers small representatives. */
   std::vector<int32_t> CanonicalOrder() const;
 
@@ -92,9 +97,9 @@ class Grouping {
   const std::vector<int32_t>& MembersUnordered(int32_t group) const;
   void Relabel(int32_t group);
   void Rename(int32_t from, int32_t to);
-  void PruneOp(int32_t op);
-  void MoveHome(int32_t op, int32_t to);
-  void RemoveCopiesOf(int32_t group);
+  void Prune(std::vector<int32_t> ops);
+  bool PruneOp(int32_t op);
+  void MoveHome(int32_t op, int32_t to, bool leave_copy);
   void Reorder(int32_t first, int32_t last, bool merge);
   void IndexCopies();
   void LinkHomes();

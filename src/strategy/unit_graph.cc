@@ -5,11 +5,14 @@
 namespace disco_fuse {
 namespace {
 
-/*! \brief 128 pseudo-random bits per member; groups add them, so that no order is needed. */
-void AddMember(int32_t op, bool is_output, Hash128* content) {
-  uint64_t key = 2 * static_cast<uint64_t>(static_cast<uint32_t>(op)) + (is_output ? 1 : 0) + 1;
-  content->hi += Mix64(key * 0x9e3779b97f4a7c15ULL);
-  content->lo += Mix64(key * 0xd1342543de82ef95ULL + 0x632be59bd9b4e019ULL);
+/*! \brief 128 pseudo-random bits for each member and role; groups add them up, in any order. */
+std::vector<Hash128> MakeKeys(int32_t num_ops) {
+  std::vector<Hash128> keys;
+  for (uint64_t i = 1; i <= 2 * static_cast<uint64_t>(num_ops); ++i) {
+    keys.push_back({Mix64(i * 0x9e3779b97f4a7c15ULL),
+                    Mix64(i * 0xd1342543de82ef95ULL + 0x632be59bd9b4e019ULL)});
+  }
+  return keys;
 }
 
 }  // namespace
@@ -83,6 +86,7 @@ void UnitGraph::Connect(const Grouping& grouping) {
 
 void UnitGraph::CollectOutputs(const Grouping& grouping) {
   const OpGraph& graph = grouping.graph();
+  if (keys_.size() != 2 * static_cast<size_t>(graph.num_ops())) keys_ = MakeKeys(graph.num_ops());
   content_.assign(num_units(), Hash128{});
   bucket_bytes_.assign(num_units(), 0);
   production_rank_.assign(num_units(), -1);
@@ -93,7 +97,9 @@ void UnitGraph::CollectOutputs(const Grouping& grouping) {
       bool is_home = grouping.home(op) == representative_[unit];
       bool is_output = is_home && (leaves_[op] != 0 || graph.MustWrite(op));
       if (is_output) outputs_.values.push_back(op);
-      AddMember(op, is_output, &content_[unit]);
+      const Hash128& key = keys_[2 * op + (is_output ? 1 : 0)];
+      content_[unit].hi += key.hi;
+      content_[unit].lo += key.lo;
       if (kind_[unit] != UnitKind::kBucket) continue;
       bucket_bytes_[unit] += graph.op(op).bytes_written;
       production_rank_[unit] = std::max(production_rank_[unit], graph.ProductionRank(op));

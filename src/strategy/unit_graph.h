@@ -60,6 +60,7 @@ class UnitGraph {
   std::vector<int64_t> bucket_bytes_;
   std::vector<int32_t> production_rank_;
   std::vector<uint8_t> leaves_; /*!< per op: its value is read outside its home */
+  std::vector<Hash128> keys_;   /*!< per op: as a member, as an output */
   std::vector<int32_t> seen_;   /*!< scratch */
   std::vector<int32_t> next_;   /*!< scratch */
 };

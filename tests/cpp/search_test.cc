@@ -1,0 +1,222 @@
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cost/roofline.h"
+#include "search/backtracking.h"
+#include "search/exhaustive.h"
+#include "test_graphs.h"
+
+namespace disco_fuse {
+namespace {
+
+Cluster TestCluster() { return {AllReduceModel{5, 0.01, 5, 0.01, 0}, 1200}; }
+
+/*! \brief Two layers forward, then backward with a gradient and an update each. */
+OpGraph TwoLayers(int num_layers = 2) {
+  GraphBuilder builder;
+  std::vector<int32_t> activations;
+  int32_t x = builder.Elemwise({});
+  for (int i = 0; i < num_layers; ++i) {
+    x = builder.Elemwise({builder.Library({x})});
+    activations.push_back(x);
+  }
+  int32_t dy = builder.Elemwise({x});
+  for (int i = num_layers - 1; i >= 0; --i) {
+    dy = builder.Elemwise({dy, activations[i]});
+    int32_t gradient = builder.Reduce({dy});
+    builder.op(builder.Elemwise({builder.AllReduce(gradient)})).is_output = true;
+  }
+  return builder.Build();
+}
+
+TEST(Search, TheSameSeedGivesTheSameResult) {
+  OpGraph graph = TwoLayers(6);
+  CallbackCostModel model = CountingModel();
+  SearchConfig config;
+  config.seed = 5;
+  SearchResult a = Search(graph, model, TestCluster(), config, {}, {});
+  SearchResult b = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(a.best, b.best);
+  EXPECT_EQ(a.edits, b.edits);
+  EXPECT_EQ(a.num_candidates, b.num_candidates);
+  config.seed = 6;
+  SearchResult c = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_NE(a.edits, c.edits);
+}
+
+TEST(Search, ASeedMeansTheSamePlanEverywhere) {
+  // Recorded once: a change of this hash is a change of every plan made with a seed.
+  OpGraph graph = TwoLayers(6);
+  CallbackCostModel model = CountingModel();
+  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  EXPECT_EQ(ToHex(result.best.hash()), "661eae38f3175bc8a435124de7854b84");
+}
+
+TEST(Search, EditsLeadToTheResult) {
+  OpGraph graph = TwoLayers(4);
+  CallbackCostModel model = CountingModel();
+  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  EXPECT_LT(result.makespan, result.initial_makespan);
+  EXPECT_EQ(result.start, 0);
+  Strategy replayed = Replay(graph, {}, Strategy::Unfused(graph), result.edits);
+  EXPECT_EQ(replayed.hash(), result.best.hash());
+}
+
+TEST(Search, FindsWhatExhaustiveSearchFinds) {
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model = CountingModel();
+  SearchResult oracle = Exhaustive(graph, model, TestCluster(), {}, 100000);
+  EXPECT_EQ(oracle.stop_reason, StopReason::kExhausted);
+  EXPECT_LE(oracle.lower_bound, oracle.makespan);
+  EXPECT_EQ(Replay(graph, {}, Strategy::Unfused(graph), oracle.edits).hash(), oracle.best.hash());
+  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  EXPECT_EQ(result.makespan, oracle.makespan);
+}
+
+TEST(Search, ExhaustiveSearchRefusesLargeGraphs) {
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model = CountingModel();
+  EXPECT_THROW(Exhaustive(graph, model, TestCluster(), {}, 10), std::invalid_argument);
+}
+
+TEST(Search, StopsForEveryReason) {
+  OpGraph graph = TwoLayers(6);
+  CallbackCostModel model = CountingModel();
+  auto run = [&](SearchConfig config, const Observer& observer) {
+    return Search(graph, model, TestCluster(), config, {}, observer);
+  };
+  SearchConfig config;
+  config.report_every = 1;
+  EXPECT_EQ(run(config, {}).stop_reason, StopReason::kPatience);
+  config.max_steps = 40;
+  SearchResult limited = run(config, {});
+  EXPECT_EQ(limited.stop_reason, StopReason::kMaxSteps);
+  EXPECT_EQ(limited.num_candidates, 40);
+  auto say = [](Verdict verdict) {
+    return [=](const Progress& p) { return p.num_candidates >= 7 ? verdict : Verdict::kContinue; };
+  };
+  SearchResult stopped = run(config, say(Verdict::kInterrupted));
+  EXPECT_EQ(stopped.stop_reason, StopReason::kInterrupted);
+  EXPECT_EQ(stopped.num_candidates, 7);
+  EXPECT_LE(stopped.makespan, stopped.initial_makespan);
+  EXPECT_EQ(run(config, say(Verdict::kTimeLimit)).stop_reason, StopReason::kTimeLimit);
+}
+
+TEST(Search, AnEmptyQueueEndsThePapersSearchAndRefillsOurs) {
+  // Everything but the unfused strategy is too dear to be followed up.
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model("dear", [](const OpGraph&, const std::vector<Group>& groups) {
+    std::vector<double> times_us;
+    for (const Group& group : groups) times_us.push_back(group.ops.size() > 1 ? 1000 : 1);
+    return times_us;
+  });
+  SearchConfig config;
+  config.refill = false;
+  config.methods = {EditKind::kFuse};
+  SearchResult paper = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(paper.stop_reason, StopReason::kQueueEmpty);
+  EXPECT_LT(paper.num_candidates, 100);
+  config.refill = true;
+  SearchResult ours = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(ours.stop_reason, StopReason::kPatience);
+  EXPECT_EQ(ours.num_candidates, config.patience);
+  EXPECT_EQ(ours.makespan, ours.initial_makespan);
+}
+
+TEST(Search, ReportsImprovementsAndProgress) {
+  OpGraph graph = TwoLayers(4);
+  CallbackCostModel model = CountingModel();
+  std::vector<Progress> reports;
+  SearchConfig config;
+  config.report_every = 10;
+  config.max_steps = 100;
+  SearchResult result = Search(graph, model, TestCluster(), config, {}, [&](const Progress& p) {
+    reports.push_back(p);
+    return Verdict::kContinue;
+  });
+  int64_t regular = 0;
+  Nanoseconds last = result.initial_makespan;
+  for (const Progress& report : reports) {
+    regular += report.num_candidates % 10 == 0 ? 1 : 0;
+    if (report.improved) {
+      EXPECT_LT(report.makespan, last);
+    } else {
+      EXPECT_EQ(report.makespan, last);
+    }
+    last = report.makespan;
+  }
+  EXPECT_EQ(regular, 10);
+  EXPECT_EQ(last, result.makespan);
+}
+
+TEST(Search, InitialStrategiesAreStartingPoints) {
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model = CountingModel();
+  Strategy oracle = Exhaustive(graph, model, TestCluster(), {}, 100000).best;
+  SearchConfig config;
+  config.max_steps = 1;
+  SearchResult result =
+      Search(graph, model, TestCluster(), config, {Strategy::Unfused(graph), oracle}, {});
+  EXPECT_EQ(result.best, oracle);
+  EXPECT_EQ(result.start, 2);
+  EXPECT_TRUE(result.edits.empty());
+}
+
+TEST(Search, RoundsAndCapsAreOptions) {
+  OpGraph graph = TwoLayers(4);
+  CallbackCostModel model = CountingModel();
+  SearchConfig config;
+  config.children_per_pop = 10;
+  config.queue_cap = 50;
+  config.alpha = 1.1;
+  config.methods = {EditKind::kFuseDuplicate};
+  SearchResult result = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_LT(result.makespan, result.initial_makespan);
+  for (const Edit& edit : result.edits) EXPECT_EQ(edit.kind, EditKind::kFuseDuplicate);
+}
+
+TEST(Search, BadPredictionsEndTheSearch) {
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model("liar", [](const OpGraph&, const std::vector<Group>& groups) {
+    std::vector<double> times_us(groups.size(), 1.0);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i].ops.size() > 1) times_us[i] = -1;
+    }
+    return times_us;
+  });
+  EXPECT_THROW(Search(graph, model, TestCluster(), {}, {}, {}), std::invalid_argument);
+}
+
+TEST(Search, ConfigErrorsNameTheField) {
+  auto error_of = [](void (*spoil)(SearchConfig*)) -> std::string {
+    SearchConfig config;
+    spoil(&config);
+    try {
+      config.Check();
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of([](SearchConfig*) {}), "no error");
+  EXPECT_EQ(error_of([](SearchConfig* c) { c->alpha = 0.9; }),
+            "SearchConfig: alpha must be finite and >= 1, got 0.9");
+  EXPECT_EQ(error_of([](SearchConfig* c) { c->beta = 0; }),
+            "SearchConfig: beta must be >= 1, got 0");
+  EXPECT_EQ(error_of([](SearchConfig* c) { c->methods.clear(); }),
+            "SearchConfig: methods must be at least one kind of edit, got none");
+}
+
+TEST(LowerBound, CountsLibraryCallsAndCommunication) {
+  OpGraph graph = TwoLayers();
+  CallbackCostModel model = CountingModel();
+  // Two library calls of 10 us before the first gradient, and 800 bytes: 5 us + 8 us at best.
+  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  EXPECT_NEAR(static_cast<double>(result.lower_bound.count()), 33000.0, 1.0);
+}
+
+}  // namespace
+}  // namespace disco_fuse
