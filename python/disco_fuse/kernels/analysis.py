@@ -140,9 +140,7 @@ def _opaque_flops(statement: tirx.Stmt) -> int:
                 visit(node.else_case, trips)
         elif isinstance(node, s_tir.SBlockRealize):
             visit(node.block.body, trips)
-        elif isinstance(node, tirx.BufferStore):
-            total += trips * expression_flops(node.value)
-        elif isinstance(node, tirx.Bind):
+        elif isinstance(node, (tirx.BufferStore, tirx.Bind)):
             total += trips * expression_flops(node.value)
 
     visit(statement, 1)

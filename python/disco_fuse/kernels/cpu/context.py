@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import tirx
 from tvm.target import Target, codegen
+from tvm.tirx import ForKind
 
 from .affine import Affine, Axis
-from .emit import FlatBuffers
 from .fast_math import has_fast_call
 from .scalar import Node, is_guard
+from .scope import FlatBuffers
 
 DEFAULT_VECTOR_BITS = 128
 VECTOR_FEATURES = (("avx512f", 512), ("avx2", 256))
@@ -82,6 +83,11 @@ class Kernel:
     machine: Machine
     needed: set[tirx.Buffer]
     buffers: FlatBuffers = field(default_factory=FlatBuffers)
+
+    def loop_kind(self, num_elements: int) -> int:
+        """Kind of the outer loop of a nest that computes so many elements."""
+        spread = self.machine.num_cores > 1 and num_elements >= PARALLEL_ELEMENTS
+        return int(ForKind.PARALLEL if spread else ForKind.SERIAL)
 
     def store(self, buffer: tirx.Buffer, offset: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         """``buffer[offset] = value`` on the flat view."""

@@ -10,14 +10,15 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..stages import NUM_NESTS, Stage, StageList, parse
 from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
+from ..stages import NUM_NESTS, Stage, StageList, parse
 from . import columns as column_rule
 from . import opaque as opaque_rule
+from . import row_loops
 from . import rows as row_rule
 from . import transpose as transpose_rule
 from .context import Declined, Kernel, Machine, loaded_buffers, reachable
-from .emit import sequence
+from .loops import sequence
 from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, group, stage_pattern
 from .plain import plain
 from .resolve import NotPointwise, Resolver, split_axes
@@ -153,7 +154,7 @@ def _row_plan(rule: str, nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan
     return NestPlan(
         rule=rule,
         reads=frozenset(loaded_buffers(nodes)),
-        emit=lambda kernel: row_rule.emit(nest, kernel, graph),
+        emit=lambda kernel: row_loops.emit(nest, kernel, graph),
     )
 
 

@@ -13,7 +13,7 @@ from tvm.ir import Range
 from tvm.tirx import ForKind
 
 from .context import Machine
-from .emit import sequence, vector_pieces, vectors
+from .loops import sequence, vector_pieces, vectors
 
 
 def emit(statement: tirx.Stmt, machine: Machine) -> list[tirx.Stmt]:
@@ -62,9 +62,7 @@ def _serial(statement: tirx.Stmt) -> tirx.Stmt:
     return tvm_ffi.structural_map(statement, [(tirx.For, change)])
 
 
-def _vector_store(
-    node: tirx.For, analyzer: sym.Analyzer, machine: Machine
-) -> list[tirx.Stmt]:
+def _vector_store(node: tirx.For, analyzer: sym.Analyzer, machine: Machine) -> list[tirx.Stmt]:
     """A parallel loop around one store as vectors."""
     store = node.body
     lanes = machine.lanes([], [str(store.buffer.ty.dtype)])

@@ -48,6 +48,12 @@ class Root:
         return self.stage.output
 
     @property
+    def identity(self) -> tirx.Expr:
+        """What a reduction starts from."""
+        assert self.stage.identity is not None
+        return self.stage.identity
+
+    @property
     def dtype(self) -> str:
         """Scalar type of the output."""
         return str(self.buffer.ty.dtype)
@@ -72,7 +78,9 @@ class Resolver:
     results: dict[tirx.Buffer, Root] = field(default_factory=dict)
     _memo: dict[object, Node] = field(default_factory=dict)
 
-    def root(self, stage: Stage, axes: Sequence[Axis | None], reduce: Sequence[Axis | None]) -> Root:
+    def root(
+        self, stage: Stage, axes: Sequence[Axis | None], reduce: Sequence[Axis | None]
+    ) -> Root:
         """Resolve `stage` with its variables on the given axes (None: always 0).
 
         Raises
@@ -95,7 +103,7 @@ class Resolver:
                     offset = offset + Affine(0, ((axis, stride),))
                 stride *= extent
         dtype = str(stage.output.ty.dtype)
-        root = Root(
+        return Root(
             stage=stage,
             node=node,
             offset=offset,
@@ -103,7 +111,6 @@ class Resolver:
             reduce_axes=tuple(a for a in reduce if a is not None),
             result=Node("result", dtype, (), stage.output, offset.axes, False),
         )
-        return root
 
     def add(self, root: Root) -> None:
         """Let later roots of the nest read this one without going through memory."""
@@ -135,4 +142,3 @@ def split_axes(shape: Sequence[int], names: str) -> tuple[Axis | None, ...]:
         Axis(f"{names}{position}", extent) if extent > 1 else None
         for position, extent in enumerate(shape)
     )
-

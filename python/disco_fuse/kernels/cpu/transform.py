@@ -20,9 +20,7 @@ class MarkOps:
     cost model assumes.
     """
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """The module with annotated PrimFuncs; those without ``op_pattern`` are left alone."""
         updates = {}
         for name, func in mod.functions_items():
@@ -49,9 +47,7 @@ class ScheduleCPU:
     def __init__(self, target: Target | None = None) -> None:
         self.target = target
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """The module with scheduled kernels; equal functions are scheduled once."""
         target = self.target if self.target is not None else Target.current(allow_none=True)
         if target is None or target.kind.name != "llvm":
@@ -71,9 +67,7 @@ class ScheduleCPU:
         return _replaced(mod, updates)
 
 
-def _replaced(
-    mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]
-) -> tvm.IRModule:
+def _replaced(mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tvm.IRModule:
     """A copy of the module with some functions replaced."""
     functions = {name: updates.get(name, func) for name, func in mod.functions_items()}
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -7,41 +7,17 @@ the inner loop is hoisted, and it gets a name when it is used more than once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import tvm
 from tvm import tirx
 from tvm.ir import prim
-from tvm.tirx import ForKind
 
+from ..stages import num_elements
 from .affine import Affine, Axis, merged_coefficient
 from .fast_math import fast_call
+from .loops import Lanes, immediate, int_imm
 from .scalar import Node, is_guard
-from ..stages import num_elements
-
-def int_imm(value: int) -> tirx.IntImm:
-    """A 64-bit index constant."""
-    return tirx.IntImm("int64", value)
-
-
-def immediate(dtype: str, value: Any) -> tirx.Expr:
-    """A constant of a scalar type."""
-    if dtype.startswith(("float", "bfloat")):
-        return tirx.FloatImm(dtype, float(value))
-    return tirx.IntImm(dtype, int(value))
-
-
-def loop(extent: int, body: Callable[[tirx.Expr], Sequence[tirx.Stmt]], kind: int) -> tirx.Stmt:
-    """``for i in range(extent): body(i)``."""
-    var = tirx.Var("i", "int64")
-    return tirx.For(var, int_imm(0), int_imm(extent), kind, sequence(body(var)))
-
-
-def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One statement out of several."""
-    assert statements, "an empty loop body"
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 class FlatBuffers:
@@ -59,25 +35,6 @@ class FlatBuffers:
             self.declarations.append(tirx.DeclBuffer(flat, data=buffer.data))
             self._views[buffer] = flat
         return self._views[buffer]
-
-
-class Lanes:
-    """The vector loop that a scope is the body of.
-
-    Attributes
-    ----------
-    width
-        Elements of the vector, 1 outside a vector loop.
-    index
-        The lane, ``0 .. width - 1``.
-    allocations
-        Statements that must come before the vector loop.
-    """
-
-    def __init__(self, width: int, index: tirx.Expr) -> None:
-        self.width = width
-        self.index = index
-        self.allocations: list[tirx.Stmt] = []
 
 
 class Scope:
@@ -112,7 +69,8 @@ class Scope:
         self.statements: list[tirx.Stmt] = []
         self.values: dict[Node, tirx.Expr] = {}
         if parent is None:
-            assert buffers is not None and uses is not None
+            assert buffers is not None
+            assert uses is not None
             self.axes = frozenset(self.group)
             self.buffers, self.uses = buffers, uses
         else:
@@ -257,49 +215,3 @@ def count_uses(roots: Iterable[Node]) -> dict[Node, int]:
         if uses[node] == 1:
             todo.extend(node.args)
     return uses
-
-
-def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
-    """Cut ``range(extent)`` into ``(start, count, width)``: `count` vectors of `width` elements.
-
-    Full vectors first, then halves down to four elements, then single elements.
-    """
-    pieces: list[tuple[int, int, int]] = []
-    start, width = 0, lanes
-    while start < extent:
-        if width < 4 and width != 1:
-            width = 1
-        count = (extent - start) // width
-        if count > 0:
-            pieces.append((start, count, width))
-            start += count * width
-        width //= 2
-    return pieces
-
-
-VectorBody = Callable[[tirx.Expr, Lanes], Sequence[tirx.Stmt]]
-
-
-def vector(first: tirx.Expr | None, width: int, body: VectorBody) -> list[tirx.Stmt]:
-    """One vector of `width` elements from `first` (None: 0): ``body(position, lanes)``."""
-    if width == 1:
-        lanes = Lanes(1, int_imm(0))
-        statements = body(int_imm(0) if first is None else first, lanes)
-        return [*lanes.allocations, *statements]
-    lane = tirx.Var("lane", "int64")
-    lanes = Lanes(width, lane)
-    inner = sequence(body(lane if first is None else first + lane, lanes))
-    vectorized = tirx.For(lane, int_imm(0), int_imm(width), ForKind.VECTORIZED, inner)
-    return [*lanes.allocations, vectorized]
-
-
-def vectors(start: int, count: int, width: int, body: VectorBody) -> list[tirx.Stmt]:
-    """``count`` vectors of ``width`` elements from `start`."""
-    if count == 1:
-        return vector(int_imm(start) if start else None, width, body)
-
-    def step(base: tirx.Expr) -> list[tirx.Stmt]:
-        first = base * int_imm(width)
-        return vector(first + int_imm(start) if start else first, width, body)
-
-    return [loop(count, step, ForKind.SERIAL)]
