@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from .affine import Affine, Axis, extent_of, merged_coefficient
-from .context import Declined, Kernel, affine_values, reachable, vectorizes
+from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
 from .loops import Lanes, immediate, int_imm, loop, vector, vector_pieces
 from .operators import rereads
 from .resolve import Root
@@ -54,17 +54,17 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When the innermost spatial axis is not the contiguous one of what is read.
     """
     if root.stage.combine is None or not root.axes or not root.reduce_axes:
-        raise Declined("not a reduction to more than one element")
+        raise DeclinedError("not a reduction to more than one element")
     values = affine_values(reachable([root.node]))
     last, inner = root.axes[-1], root.reduce_axes[-1]
     along = sum(1 for v in values if v.coefficient(last) == 1)
     across = sum(1 for v in values if v.coefficient(inner) == 1)
     if along == 0 or (across > along and not rereads(root.stage)):
-        raise Declined("what is read is not contiguous along the results")
+        raise DeclinedError("what is read is not contiguous along the results")
     everything = [*values, root.offset, *(r.offset for r in epilogue)]
     everything.extend(affine_values(reachable(r.node for r in epilogue)))
     for keep in range(len(root.axes)):

@@ -21,7 +21,7 @@ PARALLEL_ELEMENTS = 1 << 16
 """A nest is split over the target's cores when it computes at least this many elements."""
 
 
-class Declined(Exception):
+class DeclinedError(Exception):
     """A rule's reason for not serving a nest."""
 
 

@@ -14,6 +14,7 @@ from tvm.tirx import ForKind
 
 from .context import Machine
 from .loops import sequence, vector_pieces, vectors
+from .plain import serial
 
 
 def emit(statement: tirx.Stmt, machine: Machine) -> list[tirx.Stmt]:
@@ -40,7 +41,7 @@ def emit(statement: tirx.Stmt, machine: Machine) -> list[tirx.Stmt]:
         if isinstance(node, tirx.SeqStmt):
             return [part for child in node.seq for part in visit(child)]
         if not isinstance(node, tirx.For) or not isinstance(node.extent, tirx.IntImm):
-            return [_serial(node)]
+            return [serial(node)]
         analyzer.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))
         if node.kind == ForKind.PARALLEL and isinstance(node.body, tirx.BufferStore):
             return _vector_store(node, analyzer, machine)
@@ -49,17 +50,6 @@ def emit(statement: tirx.Stmt, machine: Machine) -> list[tirx.Stmt]:
         return [tirx.For(node.loop_var, node.min, node.extent, kind, body)]
 
     return visit(statement)
-
-
-def _serial(statement: tirx.Stmt) -> tirx.Stmt:
-    """The statement with its parallel loops run in order."""
-
-    def change(node: tirx.For) -> tirx.For:
-        if node.kind != ForKind.PARALLEL:
-            return node
-        return tirx.For(node.loop_var, node.min, node.extent, ForKind.SERIAL, node.body)
-
-    return tvm_ffi.structural_map(statement, [(tirx.For, change)])
 
 
 def _vector_store(node: tirx.For, analyzer: sym.Analyzer, machine: Machine) -> list[tirx.Stmt]:

@@ -12,7 +12,7 @@ from .affine import Affine, Axis
 from .scalar import Node, ScalarGraph
 
 
-class NotPointwise(Exception):
+class NotPointwiseError(Exception):
     """A stage reads a row of its own nest at another position: it cannot share the loop."""
 
 
@@ -85,7 +85,7 @@ class Resolver:
 
         Raises
         ------
-        NotPointwise
+        NotPointwiseError
             When it reads a root of this nest at another position than the current one.
         """
         assert stage.output is not None
@@ -132,7 +132,7 @@ class Resolver:
         if root is None:
             return load
         if load.args or load.payload[1].key != root.offset.key:
-            raise NotPointwise(f"{buffer.name} is read at another position than it is written")
+            raise NotPointwiseError(f"{buffer.name} is read at another position than it is written")
         return root.result
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from ..stages import Stage, num_elements, shape_of
 from .affine import Axis, extent_of, merged_coefficient
-from .context import Declined, affine_values, reachable
+from .context import DeclinedError, affine_values, reachable
 from .guards import pieces, specialize
 from .resolve import Resolver, Root
 from .scalar import ScalarGraph
@@ -67,19 +67,19 @@ def row_shape(stage: Stage, rows: int) -> tuple[tuple[int, ...], int]:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When the stage has another number of rows.
     """
     assert stage.output is not None
     shape = shape_of(stage.output)
     if stage.combine is not None:
         if len(stage.reduce_axes) != 1 or num_elements(stage.output) != rows:
-            raise Declined(f"{stage.name} does not reduce a row")
+            raise DeclinedError(f"{stage.name} does not reduce a row")
         return tuple(e for e in shape if e > 1), stage.reduce_axes[0][1]
     if num_elements(stage.output) == rows:
         return tuple(e for e in shape if e > 1), 1
     if not shape or num_elements(stage.output) != rows * shape[-1]:
-        raise Declined(f"{stage.name} has no {rows} rows")
+        raise DeclinedError(f"{stage.name} has no {rows} rows")
     return tuple(e for e in shape[:-1] if e > 1), shape[-1]
 
 
@@ -88,9 +88,9 @@ def plan(stages: Sequence[Stage], rows: int, resolver: Resolver) -> RowNest:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When their rows have different shapes.
-    NotPointwise
+    NotPointwiseError
         When a row depends on another row.
     """
     dims, _ = row_shape(stages[0], rows)
@@ -99,7 +99,7 @@ def plan(stages: Sequence[Stage], rows: int, resolver: Resolver) -> RowNest:
     for stage in stages:
         own, length = row_shape(stage, rows)
         if own != dims:
-            raise Declined(f"{stage.name} has rows {own}, the nest has {dims}")
+            raise DeclinedError(f"{stage.name} has rows {own}, the nest has {dims}")
         column = columns.setdefault(length, Axis("j", length)) if length > 1 else None
         shape = shape_of(stage.output)
         remaining = list(nest.row_axes)

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from .affine import Affine, Axis, extent_of
-from .context import Declined, Kernel, reachable, vectorizes
+from .context import DeclinedError, Kernel, reachable, vectorizes
 from .loops import Lanes, int_imm, loop, vector, vector_pieces
 from .resolve import Root
 from .scope import Scope, count_uses
@@ -42,11 +42,11 @@ def plan(root: Root) -> TransposeNest:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When no input is read along another axis than the output's last one.
     """
     if root.stage.combine is not None or len(root.axes) < 2:
-        raise Declined("not an elementwise root with two axes")
+        raise DeclinedError("not an elementwise root with two axes")
     column = root.axes[-1]
     for value in _loads(root):
         stride = abs(value.coefficient(column))
@@ -58,7 +58,7 @@ def plan(root: Root) -> TransposeNest:
                 return TransposeNest(
                     root=root, outer=outer, across=axis, column=column, stride=stride
                 )
-    raise Declined("every input is read along the output's last axis")
+    raise DeclinedError("every input is read along the output's last axis")
 
 
 def _loads(root: Root) -> list[Affine]:
