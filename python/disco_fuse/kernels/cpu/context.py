@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
@@ -77,12 +77,12 @@ class Kernel:
     needed
         Buffers that some nest or the caller reads from memory.
     buffers
-        Flat views of all buffers.
+        Flat forms of all buffers.
     """
 
     machine: Machine
     needed: set[tirx.Buffer]
-    buffers: FlatBuffers = field(default_factory=FlatBuffers)
+    buffers: FlatBuffers
 
     def loop_kind(self, num_elements: int) -> int:
         """Kind of the outer loop of a nest that computes so many elements."""

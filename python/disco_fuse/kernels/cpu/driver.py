@@ -14,6 +14,7 @@ from .loops import sequence
 from .nests import plan_nests
 from .operators import group
 from .plain import plain
+from .scope import FlatBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +49,12 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     stages = parse(func)
     plans = plan_nests(group(stages), stages)
     needed = set(stages.parameters).union(*(one.reads for one in plans))
-    kernel = Kernel(machine=machine, needed=needed)
+    buffers = FlatBuffers(stages.intermediates)
+    kernel = Kernel(machine=machine, needed=needed, buffers=buffers)
     body: list[tirx.Stmt] = []
     for one in plans:
         body.extend(one.emit(kernel))
-    written = {b for stage in stages.stages for b in stage.writes}
-    allocations = [
-        tirx.AllocBuffer(b) for b in stages.intermediates if b in needed and b in written
-    ]
-    statements = [*allocations, *kernel.buffers.declarations, *body]
+    statements = [*buffers.declarations, *body]
     scheduled = func.with_body(in_root_block(sequence(statements)))
     return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: len(plans)})
 

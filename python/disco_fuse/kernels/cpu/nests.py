@@ -154,10 +154,7 @@ def _plan_stage(
         return NestPlan(
             names=(stage.name,),
             reads=frozenset((*stage.reads, *stage.writes)),
-            attempts=(
-                ("opaque", lambda kernel: opaque_rule.emit(stage.statement, kernel.machine)),
-                ("as written", lambda _: [stage.statement]),
-            ),
+            attempts=(("opaque", lambda kernel: opaque_rule.emit(stage.statement, kernel)),),
         )
     resolver = Resolver(graph=graph, inlined=inlined)
     axes = split_axes([extent for _, extent in stage.axes], "s")

@@ -21,18 +21,35 @@ from .scalar import Node, is_guard
 
 
 class FlatBuffers:
-    """One-dimensional views of N-dimensional buffers, so that an offset is an index."""
+    """One-dimensional stand-ins for N-dimensional buffers, so that an offset is an index.
 
-    def __init__(self) -> None:
+    A parameter gets a view of its memory. An intermediate is allocated flat: of a view TVM's
+    StorageRewrite would not know that it uses the allocation, and give its memory away.
+
+    Parameters
+    ----------
+    intermediates
+        Buffers that the function allocates.
+    """
+
+    def __init__(self, intermediates: Iterable[tirx.Buffer]) -> None:
+        self._intermediates = frozenset(intermediates)
         self._views: dict[tirx.Buffer, tirx.Buffer] = {}
         self.declarations: list[tirx.Stmt] = []
 
+    def is_intermediate(self, buffer: tirx.Buffer) -> bool:
+        """Whether the function allocates `buffer`."""
+        return buffer in self._intermediates
+
     def view(self, buffer: tirx.Buffer) -> tirx.Buffer:
-        """The flat view of `buffer`, declared at the top of the function."""
+        """The flat form of `buffer`, declared at the top of the function."""
         if buffer not in self._views:
             size = int_imm(num_elements(buffer))
             flat = tirx.decl_buffer((size,), buffer.ty.dtype, name=f"{buffer.name}_flat")
-            self.declarations.append(tirx.DeclBuffer(flat, data=buffer.data))
+            if self.is_intermediate(buffer):
+                self.declarations.append(tirx.AllocBuffer(flat))
+            else:
+                self.declarations.append(tirx.DeclBuffer(flat, data=buffer.data))
             self._views[buffer] = flat
         return self._views[buffer]
 
