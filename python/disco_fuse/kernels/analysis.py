@@ -138,6 +138,8 @@ def _opaque_flops(statement: tirx.Stmt) -> int:
             visit(node.then_case, trips)
             if node.else_case is not None:
                 visit(node.else_case, trips)
+        elif isinstance(node, tirx.AttrStmt):
+            visit(node.body, trips)
         elif isinstance(node, s_tir.SBlockRealize):
             visit(node.block.body, trips)
         elif isinstance(node, (tirx.BufferStore, tirx.Bind)):

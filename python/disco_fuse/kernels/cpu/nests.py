@@ -20,6 +20,7 @@ from . import opaque as opaque_rule
 from . import row_loops
 from . import rows as row_rule
 from . import transpose as transpose_rule
+from .affine import Axis
 from .context import DeclinedError, Kernel, loaded_buffers, reachable
 from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, stage_pattern
 from .resolve import NotPointwiseError, Resolver, Root, split_axes
@@ -130,8 +131,8 @@ def _follows(stage: Stage, other: Stage) -> bool:
     """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
     if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
         return False
-    same = [extent for _, extent in stage.axes] == [extent for _, extent in other.axes]
-    return same and stage.output in other.reads and is_elementwise(other)
+    own, others = ([extent for _, extent in one.axes if extent > 1] for one in (stage, other))
+    return own == others and stage.output in other.reads and is_elementwise(other)
 
 
 def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan:
@@ -161,7 +162,7 @@ def _plan_stage(
     reduce = split_axes([extent for _, extent in stage.reduce_axes], "k")
     root = resolver.root(stage, axes, reduce)
     resolver.add(root)
-    others = [resolver.root(other, axes, ()) for other in epilogue]
+    others = [resolver.root(other, _same_axes(other, root), ()) for other in epilogue]
     attempts: list[tuple[str, Emit]] = []
     for name, rule in _STAGE_RULES:
         try:
@@ -173,6 +174,12 @@ def _plan_stage(
         reads=frozenset(loaded_buffers(reachable([root.node, *(o.node for o in others)]))),
         attempts=tuple(attempts),
     )
+
+
+def _same_axes(stage: Stage, root: Root) -> list[Axis | None]:
+    """The axes of `root` for the variables of a stage that follows it."""
+    remaining = list(root.axes)
+    return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]
 
 
 def _columns(root: Root, epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit:

@@ -48,6 +48,8 @@ def emit(statement: tirx.Stmt, kernel: Kernel) -> list[tirx.Stmt]:
             return [part for child in node.seq for part in visit(child)]
         if isinstance(node, s_tir.SBlockRealize):
             return [part for child in _opened(node) for part in visit(child)]
+        if isinstance(node, tirx.AttrStmt) and node.attr_key == "pragma_scope":
+            return visit(node.body)  # topi's mark that a scatter is not to be split; no effect
         if not isinstance(node, tirx.For) or not isinstance(node.extent, tirx.IntImm):
             return [serial(node)]
         analyzer.bind(node.loop_var, Range.from_min_extent(node.min, node.extent))

@@ -45,7 +45,12 @@ class FlatBuffers:
         """The flat form of `buffer`, declared at the top of the function."""
         if buffer not in self._views:
             size = int_imm(num_elements(buffer))
-            flat = tirx.decl_buffer((size,), buffer.ty.dtype, name=f"{buffer.name}_flat")
+            flat = tirx.decl_buffer(
+                (size,),
+                buffer.ty.dtype,
+                name=f"{buffer.name}_flat",
+                elem_offset=buffer.ty.elem_offset,
+            )
             if self.is_intermediate(buffer):
                 self.declarations.append(tirx.AllocBuffer(flat))
             else:
@@ -108,6 +113,8 @@ class Scope:
         """
         if isinstance(value, tirx.Var | tvm.ir.TensorLoad):
             return value
+        if str(value.ty.dtype) == "bool":  # TVM lowers a vector stored to a bool buffer to int8
+            return self.bind(name, value)
         width = self.lanes.width if self.lanes is not None else 1
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements
