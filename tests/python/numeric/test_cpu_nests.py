@@ -207,6 +207,23 @@ def test_equal_functions_are_scheduled_once():
     assert scheduled["a"].same_as(scheduled["b"])
 
 
+def test_large_nests_use_the_cores_of_the_target():
+    def build(emit, x, y):
+        total = emit(op.sum(emit(op.multiply(x, y)), [0]))
+        turned = emit(op.permute_dims(x, [1, 0]))
+        return [emit(op.nn.softmax(x, -1)), emit(op.add(x, y)), total, turned]
+
+    def reference(x, y):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return [e / e.sum(-1, keepdims=True), x + y, (x * y).sum(0), x.T]
+
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+    specs = [f32(256, 300), f32(256, 300)]
+    func = check(build, specs, reference, target=target)
+    assert "T.parallel" in func.script()
+    assert "T.parallel" not in check(build, specs, reference).script()
+
+
 def test_target_is_required():
     module = tvm.IRModule()
     with pytest.raises(ValueError, match="pass an llvm target"):

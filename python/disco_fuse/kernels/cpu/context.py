@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.ir import prim
 from tvm.target import Target, codegen
 from tvm.tirx import ForKind
 
@@ -129,8 +128,6 @@ def vectorizes(node: Node, group: Iterable[Axis]) -> bool:
     It runs a branch on a varying condition, or a function without a vector form, lane by lane,
     and then loses the values that were named in the loop body.
     """
-    if node.kind in (prim.Not, prim.BitwiseNot) and node.dtype == "bool":
-        return False  # TVM has no vector form of the constant it compares with
     if is_guard(node):
         return not node.args[0].axes & frozenset(group)
     if node.kind is tvm.ir.Call and node.axes & frozenset(group):

@@ -113,8 +113,9 @@ class Scope:
         """
         if isinstance(value, tirx.Var | tvm.ir.TensorLoad):
             return value
-        if str(value.ty.dtype) == "bool":  # TVM lowers a vector stored to a bool buffer to int8
-            return self.bind(name, value)
+        if str(value.ty.dtype) == "bool":  # TVM cannot keep a vector of bool in a variable
+            kept = self.keep(name, prim.Cast("int32", value))
+            return prim.NE(kept, tirx.IntImm("int32", 0))
         width = self.lanes.width if self.lanes is not None else 1
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements
