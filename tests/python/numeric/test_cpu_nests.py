@@ -186,6 +186,17 @@ def test_expensive_producer_of_two_is_a_root_in_the_same_nest():
     assert num_nests(check(build, [f32(5, 33)], reference)) == 1
 
 
+def test_a_path_without_rows_opens_a_nest():
+    # The two reshapes cancel, so the rows would line up; rule 2 does not look through them.
+    def build(emit, x):
+        e = emit(op.exp(x))
+        again = emit(op.reshape(emit(op.reshape(e, [165])), [5, 33]))
+        return [e, emit(op.tanh(again))]
+
+    func = check(build, [f32(5, 33)], lambda x: [np.exp(x), np.tanh(np.exp(x))])
+    assert num_nests(func) == 2
+
+
 def test_operator_made_of_several_blocks_is_one_operator():
     # The gelu has two consumers and is expensive: a root, not recomputed in both. Each of its
     # blocks alone but the erf is cheap.

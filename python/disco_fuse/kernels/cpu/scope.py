@@ -90,6 +90,7 @@ class Scope:
         self.lanes = lanes
         self.statements: list[tirx.Stmt] = []
         self.values: dict[Node, tirx.Expr] = {}
+        self._reciprocals: dict[Node, tirx.Expr] = {}
         if parent is None:
             assert buffers is not None
             assert uses is not None
@@ -157,9 +158,7 @@ class Scope:
         found = self.known(node)
         if found is not None:
             return found
-        home = self
-        while home.parent is not None and node.axes <= home.parent.axes:
-            home = home.parent
+        home = self._home(node)
         if node.kind == "index":
             return home._index(node)
         expr = home._build(node)
@@ -167,6 +166,20 @@ class Scope:
             expr = home.bind("v", expr) if node.kind == "load" else home.keep("v", expr)
             home.values[node] = expr
         return expr
+
+    def _home(self, node: Node) -> Scope:
+        """The outermost scope that has all axes of `node`."""
+        home = self
+        while home.parent is not None and node.axes <= home.parent.axes:
+            home = home.parent
+        return home
+
+    def _reciprocal(self, divisor: Node) -> tirx.Expr:
+        """``1 / divisor``, computed once in this scope."""
+        if divisor not in self._reciprocals:
+            quotient = prim.Div(immediate(divisor.dtype, 1.0), self.value(divisor))
+            self._reciprocals[divisor] = self.keep("inverse", quotient)
+        return self._reciprocals[divisor]
 
     def _index(self, node: Node) -> tirx.Expr:
         expr = self.offset(node.payload)
@@ -189,6 +202,12 @@ class Scope:
             condition = self._operand(node.args[0], inline)
             yes, no = (self._operand(a, True) for a in node.args[1:])
             return tvm.ir.Call(node.payload, [condition, yes, no], ret_ty=node.dtype)
+        if node.kind is prim.Div and node.dtype == "float32" and not inline:
+            # A vector division takes ten times a product: divide once by what stays the same.
+            # One more rounding; a divisor below 3e-39 would have no finite inverse.
+            home = self._home(node.args[1])
+            if home is not self and node.args[1].kind != "const":
+                return prim.Mul(self.value(node.args[0]), home._reciprocal(node.args[1]))
         args = [self._operand(a, inline) for a in node.args]
         if node.kind is tvm.ir.Call:
             name = node.payload.name.rpartition(".")[2]
