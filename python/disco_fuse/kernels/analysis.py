@@ -138,9 +138,15 @@ def _opaque_flops(statement: tirx.Stmt) -> int:
             visit(node.then_case, trips)
             if node.else_case is not None:
                 visit(node.else_case, trips)
+        elif isinstance(node, tirx.AttrStmt):
+            visit(node.body, trips)
         elif isinstance(node, s_tir.SBlockRealize):
             visit(node.block.body, trips)
+<<<<<<< HEAD
         elif isinstance(node, tirx.BufferStore) or isinstance(node, tirx.Bind):
+=======
+        elif isinstance(node, (tirx.BufferStore, tirx.Bind)):
+>>>>>>> kernels
             total += trips * expression_flops(node.value)
 
     visit(statement, 1)

@@ -107,6 +107,14 @@ class Affine:
         return Affine(rest.const - divisor * (low // divisor), rest.terms)
 
 
+def extent_of(group: Sequence[Axis]) -> int:
+    """Iterations of a loop over these axes."""
+    count = 1
+    for axis in group:
+        count *= axis.extent
+    return count
+
+
 def merged_coefficient(value: Affine, group: Sequence[Axis]) -> int | None:
     """Factor of the fused axis when the axes of `group` become one loop.
 

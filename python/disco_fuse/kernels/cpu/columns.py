@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from .affine import Affine, Axis, merged_coefficient
-from .context import Declined, Kernel, affine_values, reachable, vectorizes
-from .emit import Lanes, Scope, count_uses, immediate, int_imm, loop, vector, vector_pieces
+from .affine import Affine, Axis, extent_of, merged_coefficient
+from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
+from .loops import Lanes, immediate, int_imm, loop, vector, vector_pieces
 from .operators import rereads
 from .resolve import Root
+from .scope import Scope, count_uses
 
 WIDE_REGISTERS, NARROW_REGISTERS = 16, 8  # accumulators of 512-bit vectors, of shorter ones
 MAX_UNROLLED_NODES = 256
@@ -53,17 +54,17 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When the innermost spatial axis is not the contiguous one of what is read.
     """
     if root.stage.combine is None or not root.axes or not root.reduce_axes:
-        raise Declined("not a reduction to more than one element")
+        raise DeclinedError("not a reduction to more than one element")
     values = affine_values(reachable([root.node]))
     last, inner = root.axes[-1], root.reduce_axes[-1]
     along = sum(1 for v in values if v.coefficient(last) == 1)
     across = sum(1 for v in values if v.coefficient(inner) == 1)
     if along == 0 or (across > along and not rereads(root.stage)):
-        raise Declined("what is read is not contiguous along the results")
+        raise DeclinedError("what is read is not contiguous along the results")
     everything = [*values, root.offset, *(r.offset for r in epilogue)]
     everything.extend(affine_values(reachable(r.node for r in epilogue)))
     for keep in range(len(root.axes)):
@@ -107,15 +108,9 @@ def emit(nest: ColumnNest, kernel: Kernel) -> list[tirx.Stmt]:
         statements = _blocks(nest, kernel, scope)
         return [*scope.statements, *statements]
 
-    outer = loop(_product(nest.outer), body, ForKind.SERIAL)
+    work = extent_of((*nest.root.axes, *nest.root.reduce_axes))
+    outer = loop(extent_of(nest.outer), body, kernel.loop_kind(work))
     return [*top.statements, outer]
-
-
-def _product(axes: Sequence[Axis]) -> int:
-    count = 1
-    for axis in axes:
-        count *= axis.extent
-    return count
 
 
 def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
@@ -128,7 +123,7 @@ def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
     registers = max(1, min(registers, MAX_UNROLLED_NODES // max(1, len(nodes))))
     if nest.tile is None:
         return _columns(nest, kernel, scope, _Tile(lanes=lanes, vectors=registers))
-    count = -(-_product(nest.columns) // lanes)
+    count = -(-extent_of(nest.columns) // lanes)
     vectors = min(TILE_VECTORS, count, registers)
     rows = max(r for r in range(1, registers // vectors + 1) if nest.tile.extent % r == 0)
 
@@ -150,12 +145,10 @@ class _Tile:
     first_row: tirx.Expr | None = None
 
 
-def _columns(
-    nest: ColumnNest, kernel: Kernel, scope: Scope, tile: _Tile
-) -> list[tirx.Stmt]:
+def _columns(nest: ColumnNest, kernel: Kernel, scope: Scope, tile: _Tile) -> list[tirx.Stmt]:
     """Loops over blocks of columns."""
     statements: list[tirx.Stmt] = []
-    for start, count, width in vector_pieces(_product(nest.columns), tile.lanes):
+    for start, count, width in vector_pieces(extent_of(nest.columns), tile.lanes):
         full, rest = divmod(count, tile.vectors)
         size = tile.vectors * width
         piece = replace(tile, lanes=width)
@@ -185,7 +178,7 @@ def _block(
     width, vectors = tile.lanes, tile.vectors
     size = tile.rows * vectors * width
     acc = tirx.decl_buffer((int_imm(size),), root.dtype, name="acc", scope="local")
-    identity = immediate(root.dtype, root.stage.identity.value)
+    identity = immediate(root.dtype, root.identity.value)
 
     def each(around: Scope, body: Element) -> list[tirx.Stmt]:
         """Unrolled over the block: ``body(scope of the row, column, accumulator slot, lanes)``."""
@@ -227,7 +220,7 @@ def _block(
             statements = reduce(groups[1:], inside)
             return [*inside.statements, *statements]
 
-        return [loop(_product(groups[0]), step, ForKind.SERIAL)]
+        return [loop(extent_of(groups[0]), step, ForKind.SERIAL)]
 
     def finish(
         inside: Scope, column: tirx.Expr, slot: tirx.Expr, lanes: Lanes

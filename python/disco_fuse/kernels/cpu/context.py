@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
 from tvm.target import Target, codegen
+from tvm.tirx import ForKind
 
 from .affine import Affine, Axis
-from .emit import FlatBuffers
 from .fast_math import has_fast_call
 from .scalar import Node, is_guard
+from .scope import FlatBuffers
 
 DEFAULT_VECTOR_BITS = 128
 VECTOR_FEATURES = (("avx512f", 512), ("avx2", 256))
@@ -20,7 +21,7 @@ PARALLEL_ELEMENTS = 1 << 16
 """A nest is split over the target's cores when it computes at least this many elements."""
 
 
-class Declined(Exception):
+class DeclinedError(Exception):
     """A rule's reason for not serving a nest."""
 
 
@@ -76,12 +77,17 @@ class Kernel:
     needed
         Buffers that some nest or the caller reads from memory.
     buffers
-        Flat views of all buffers.
+        Flat forms of all buffers.
     """
 
     machine: Machine
     needed: set[tirx.Buffer]
-    buffers: FlatBuffers = field(default_factory=FlatBuffers)
+    buffers: FlatBuffers
+
+    def loop_kind(self, num_elements: int) -> int:
+        """Kind of the outer loop of a nest that computes so many elements."""
+        spread = self.machine.num_cores > 1 and num_elements >= PARALLEL_ELEMENTS
+        return int(ForKind.PARALLEL if spread else ForKind.SERIAL)
 
     def store(self, buffer: tirx.Buffer, offset: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         """``buffer[offset] = value`` on the flat view."""

@@ -103,9 +103,7 @@ def _exp(x: tirx.Expr, bind: Bind) -> tirx.Expr:
     mantissa = prim.Add(prim.Add(tail, r), _f32(1.0))
     # Two factors: n reaches 128 and -150, beyond what one float32 exponent holds.
     half = bind("h", tirx.shift_right(n, _i32(1)))
-    return prim.Mul(
-        prim.Mul(mantissa, _power_of_two(half)), _power_of_two(prim.Sub(n, half))
-    )
+    return prim.Mul(prim.Mul(mantissa, _power_of_two(half)), _power_of_two(prim.Sub(n, half)))
 
 
 def _tanh(x: tirx.Expr, bind: Bind) -> tirx.Expr:
@@ -156,9 +154,7 @@ def has_fast_call(node: Node) -> bool:
     return node.dtype == "float32" and name in _FAST
 
 
-def fast_call(
-    name: str, dtype: str, args: Sequence[tirx.Expr], bind: Bind
-) -> tirx.Expr | None:
+def fast_call(name: str, dtype: str, args: Sequence[tirx.Expr], bind: Bind) -> tirx.Expr | None:
     """An expression to use instead of a call.
 
     Parameters

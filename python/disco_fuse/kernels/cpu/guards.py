@@ -6,6 +6,7 @@ positions the condition is constant, so each piece of the row is a plain vector 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from tvm.ir import prim
@@ -29,7 +30,7 @@ def pieces(nodes: Iterable[Node], axis: Axis) -> list[tuple[int, int]]:
     if len(cuts) > MAX_PIECES + 1:
         return [(0, axis.extent)]
     ordered = sorted(cuts)
-    return list(zip(ordered[:-1], ordered[1:], strict=True))
+    return list(itertools.pairwise(ordered))
 
 
 def _cut(condition: Node, axis: Axis) -> int | None:
@@ -49,9 +50,7 @@ def _cut(condition: Node, axis: Axis) -> int | None:
     return position if strict == (factor == 1) else position + 1
 
 
-def specialize(
-    graph: ScalarGraph, node: Node, axis: Axis, span: tuple[int, int]
-) -> Node:
+def specialize(graph: ScalarGraph, node: Node, axis: Axis, span: tuple[int, int]) -> Node:
     """`node` for positions of `axis` in the half-open range `span`: decided branches are gone."""
     graph.bounds[axis] = (span[0], span[1] - 1)
     try:
@@ -71,9 +70,11 @@ def _rebuild(graph: ScalarGraph, node: Node, done: dict[Node, Node]) -> Node:
             result = _rebuild(graph, node.args[1 if condition.payload else 2], done)
         else:
             result = node
-    elif isinstance(node.kind, type) and issubclass(
-        node.kind, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr
-    ) and len(node.args) == 2:
+    elif (
+        isinstance(node.kind, type)
+        and issubclass(node.kind, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr)
+        and len(node.args) == 2
+    ):
         left, right = (_rebuild(graph, a, done) for a in node.args)
         result = graph.binary(node.kind, node.dtype, left, right)
     elif node.kind is prim.Select:
@@ -83,4 +84,3 @@ def _rebuild(graph: ScalarGraph, node: Node, done: dict[Node, Node]) -> Node:
         result = graph.make(node.kind, node.dtype, args, node.payload)
     done[node] = result
     return result
-

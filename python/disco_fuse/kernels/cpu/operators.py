@@ -22,7 +22,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..analysis import CHEAP_FLOPS_PER_ELEMENT, is_elementwise, rows, stage_flops
-from ..stages import OP_PATTERN, Stage, StageList, num_elements
+from ..stages import Stage, StageList, num_elements
 
 INJECTIVE, REDUCE, OUT_FUSABLE, OPAQUE = 2, 3, 4, 8
 
@@ -223,31 +223,3 @@ def _joins(
     last = max(nest_of[root] for root, _ in reached)
     inside = [(root, keeps) for root, keeps in reached if nest_of[root] == last]
     return last if all(keeps and root.rows == op.rows for root, keeps in inside) else None
-
-
-def mark_operator(func: tirx.PrimFunc, pattern: int) -> tirx.PrimFunc:
-    """`func` with the annotation that `operators` reads, on its last block."""
-    last: list[tvm.s_tir.SBlock] = []
-    tvm_ffi.structural_walk(func.body, [(tvm.s_tir.SBlock, last.append)])
-    blocks = [block for block in last if block.name_hint != "root"]
-    if not blocks:
-        return func
-    target = blocks[-1]
-
-    def annotate(block: tvm.s_tir.SBlock) -> tvm.s_tir.SBlock:
-        if not block.same_as(target):
-            return block
-        return tvm.s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            {**block.annotations, OP_PATTERN: pattern},
-            block.span,
-        )
-
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.s_tir.SBlock, annotate)]))

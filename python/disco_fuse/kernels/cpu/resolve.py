@@ -12,7 +12,7 @@ from .affine import Affine, Axis
 from .scalar import Node, ScalarGraph
 
 
-class NotPointwise(Exception):
+class NotPointwiseError(Exception):
     """A stage reads a row of its own nest at another position: it cannot share the loop."""
 
 
@@ -48,6 +48,12 @@ class Root:
         return self.stage.output
 
     @property
+    def identity(self) -> tirx.Expr:
+        """What a reduction starts from."""
+        assert self.stage.identity is not None
+        return self.stage.identity
+
+    @property
     def dtype(self) -> str:
         """Scalar type of the output."""
         return str(self.buffer.ty.dtype)
@@ -72,12 +78,14 @@ class Resolver:
     results: dict[tirx.Buffer, Root] = field(default_factory=dict)
     _memo: dict[object, Node] = field(default_factory=dict)
 
-    def root(self, stage: Stage, axes: Sequence[Axis | None], reduce: Sequence[Axis | None]) -> Root:
+    def root(
+        self, stage: Stage, axes: Sequence[Axis | None], reduce: Sequence[Axis | None]
+    ) -> Root:
         """Resolve `stage` with its variables on the given axes (None: always 0).
 
         Raises
         ------
-        NotPointwise
+        NotPointwiseError
             When it reads a root of this nest at another position than the current one.
         """
         assert stage.output is not None
@@ -95,7 +103,7 @@ class Resolver:
                     offset = offset + Affine(0, ((axis, stride),))
                 stride *= extent
         dtype = str(stage.output.ty.dtype)
-        root = Root(
+        return Root(
             stage=stage,
             node=node,
             offset=offset,
@@ -103,7 +111,6 @@ class Resolver:
             reduce_axes=tuple(a for a in reduce if a is not None),
             result=Node("result", dtype, (), stage.output, offset.axes, False),
         )
-        return root
 
     def add(self, root: Root) -> None:
         """Let later roots of the nest read this one without going through memory."""
@@ -125,7 +132,7 @@ class Resolver:
         if root is None:
             return load
         if load.args or load.payload[1].key != root.offset.key:
-            raise NotPointwise(f"{buffer.name} is read at another position than it is written")
+            raise NotPointwiseError(f"{buffer.name} is read at another position than it is written")
         return root.result
 
 
@@ -135,4 +142,3 @@ def split_axes(shape: Sequence[int], names: str) -> tuple[Axis | None, ...]:
         Axis(f"{names}{position}", extent) if extent > 1 else None
         for position, extent in enumerate(shape)
     )
-

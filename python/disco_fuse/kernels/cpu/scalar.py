@@ -178,7 +178,7 @@ class ScalarGraph:
             return self.select(dtype, *(self.convert(p, env, read, memo) for p in parts))
         if cls is prim.Cast:
             return self.cast(dtype, self.convert(expr.value, env, read, memo))
-        if cls is prim.Not:
+        if cls in (prim.Not, prim.BitwiseNot):
             return self.make(cls, dtype, (self.convert(expr.a, env, read, memo),))
         if cls is tvm.ir.Call:
             args = [self.convert(a, env, read, memo) for a in expr.args]

@@ -7,27 +7,26 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from ..stages import OP_PATTERN
 from .driver import IS_SCHEDULED, schedule
-from .operators import mark_operator
 
 
 @tvm.transform.module_pass(opt_level=0, name="MarkOps")
 class MarkOps:
-    """Annotate the last block of every operator with the operator's pattern.
+    """Prepare operators for fusion: annotate the last block of each with its pattern.
 
     Run it between `AnnotateTIROpPattern` and `FuseTIR`: the schedules then know which blocks of a
     fused kernel belong together, so that they inline and share loops operator by operator, as the
     cost model assumes.
     """
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """The module with annotated PrimFuncs; those without ``op_pattern`` are left alone."""
         updates = {}
         for name, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and func.attrs and "op_pattern" in func.attrs:
-                updates[name] = mark_operator(func, int(func.attrs["op_pattern"]))
+                plain = _without_offsets(func)
+                updates[name] = _marked(plain, int(func.attrs["op_pattern"]))
         return _replaced(mod, updates)
 
 
@@ -49,9 +48,7 @@ class ScheduleCPU:
     def __init__(self, target: Target | None = None) -> None:
         self.target = target
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """The module with scheduled kernels; equal functions are scheduled once."""
         target = self.target if self.target is not None else Target.current(allow_none=True)
         if target is None or target.kind.name != "llvm":
@@ -71,9 +68,57 @@ class ScheduleCPU:
         return _replaced(mod, updates)
 
 
-def _replaced(
-    mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]
-) -> tvm.IRModule:
+def _marked(func: tirx.PrimFunc, pattern: int) -> tirx.PrimFunc:
+    """`func` with the annotation that `operators` reads, on its last block."""
+    last: list[tvm.s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, [(tvm.s_tir.SBlock, last.append)])
+    blocks = [block for block in last if block.name_hint != "root"]
+    if not blocks:
+        return func
+    target = blocks[-1]
+
+    def annotate(block: tvm.s_tir.SBlock) -> tvm.s_tir.SBlock:
+        if not block.same_as(target):
+            return block
+        return tvm.s_tir.SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            block.body,
+            block.init,
+            block.alloc_buffers,
+            block.match_buffers,
+            {**block.annotations, OP_PATTERN: pattern},
+            block.span,
+        )
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.s_tir.SBlock, annotate)]))
+
+
+def _without_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with parameters that start where their memory starts.
+
+    TVM's scatters declare parameters with a symbolic offset, which `FuseTIR` refuses to connect
+    to a producer that has none.
+    """
+    plain = {
+        param: tirx.decl_buffer(param.ty.shape, str(param.ty.dtype), name=param.name, layout=None)
+        for param in func.params
+        if tirx.is_buffer_var(param) and not isinstance(param.ty.elem_offset, tirx.IntImm)
+    }
+    if not plain:
+        return func
+
+    def change(var: tirx.Var) -> tirx.Var:
+        return plain.get(var, var)
+
+    body = tvm_ffi.structural_map(func.body, [(tirx.Var, change)])
+    params = [plain.get(param, param) for param in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+def _replaced(mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tvm.IRModule:
     """A copy of the module with some functions replaced."""
     functions = {name: updates.get(name, func) for name, func in mod.functions_items()}
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

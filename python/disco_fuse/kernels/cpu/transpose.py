@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from .affine import Affine, Axis
-from .context import Declined, Kernel, reachable, vectorizes
-from .emit import Lanes, Scope, count_uses, int_imm, loop, vector, vector_pieces
+from .affine import Affine, Axis, extent_of
+from .context import DeclinedError, Kernel, reachable, vectorizes
+from .loops import Lanes, int_imm, loop, vector, vector_pieces
 from .resolve import Root
+from .scope import Scope, count_uses
 
 CONFLICT_ELEMENTS = 1024
 """Lines this many elements apart fall into few sets of the first-level cache."""
@@ -41,11 +42,11 @@ def plan(root: Root) -> TransposeNest:
 
     Raises
     ------
-    Declined
+    DeclinedError
         When no input is read along another axis than the output's last one.
     """
     if root.stage.combine is not None or len(root.axes) < 2:
-        raise Declined("not an elementwise root with two axes")
+        raise DeclinedError("not an elementwise root with two axes")
     column = root.axes[-1]
     for value in _loads(root):
         stride = abs(value.coefficient(column))
@@ -57,7 +58,7 @@ def plan(root: Root) -> TransposeNest:
                 return TransposeNest(
                     root=root, outer=outer, across=axis, column=column, stride=stride
                 )
-    raise Declined("every input is read along the output's last axis")
+    raise DeclinedError("every input is read along the output's last axis")
 
 
 def _loads(root: Root) -> list[Affine]:
@@ -72,16 +73,13 @@ def emit(nest: TransposeNest, kernel: Kernel) -> list[tirx.Stmt]:
     if not nest.outer:
         blocks = _blocks(nest, kernel, top)
         return [*top.statements, *blocks]
-    extent = 1
-    for axis in nest.outer:
-        extent *= axis.extent
 
     def body(position: tirx.Expr) -> Sequence[tirx.Stmt]:
         scope = Scope(top, nest.outer, position)
         blocks = _blocks(nest, kernel, scope)
         return [*scope.statements, *blocks]
 
-    outer = loop(extent, body, ForKind.SERIAL)
+    outer = loop(extent_of(nest.outer), body, kernel.loop_kind(extent_of(root.axes)))
     return [*top.statements, outer]
 
 
@@ -96,9 +94,7 @@ def _blocks(nest: TransposeNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt
     statements: list[tirx.Stmt] = []
     for start, count, width in vector_pieces(nest.column.extent, lanes):
 
-        def block(
-            base: tirx.Expr, start: int = start, width: int = width
-        ) -> list[tirx.Stmt]:
+        def block(base: tirx.Expr, start: int = start, width: int = width) -> list[tirx.Stmt]:
             first = base * int_imm(width) + int_imm(start)
 
             def line(across: tirx.Expr) -> list[tirx.Stmt]:

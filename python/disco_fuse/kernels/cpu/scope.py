@@ -7,77 +7,56 @@ the inner loop is hoisted, and it gets a name when it is used more than once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import tvm
 from tvm import tirx
 from tvm.ir import prim
-from tvm.tirx import ForKind
 
+from ..stages import num_elements
 from .affine import Affine, Axis, merged_coefficient
 from .fast_math import fast_call
+from .loops import Lanes, immediate, int_imm
 from .scalar import Node, is_guard
-from ..stages import num_elements
-
-def int_imm(value: int) -> tirx.IntImm:
-    """A 64-bit index constant."""
-    return tirx.IntImm("int64", value)
-
-
-def immediate(dtype: str, value: Any) -> tirx.Expr:
-    """A constant of a scalar type."""
-    if dtype.startswith(("float", "bfloat")):
-        return tirx.FloatImm(dtype, float(value))
-    return tirx.IntImm(dtype, int(value))
-
-
-def loop(extent: int, body: Callable[[tirx.Expr], Sequence[tirx.Stmt]], kind: int) -> tirx.Stmt:
-    """``for i in range(extent): body(i)``."""
-    var = tirx.Var("i", "int64")
-    return tirx.For(var, int_imm(0), int_imm(extent), kind, sequence(body(var)))
-
-
-def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One statement out of several."""
-    assert statements, "an empty loop body"
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 class FlatBuffers:
-    """One-dimensional views of N-dimensional buffers, so that an offset is an index."""
+    """One-dimensional stand-ins for N-dimensional buffers, so that an offset is an index.
 
-    def __init__(self) -> None:
+    A parameter gets a view of its memory. An intermediate is allocated flat: of a view TVM's
+    StorageRewrite would not know that it uses the allocation, and give its memory away.
+
+    Parameters
+    ----------
+    intermediates
+        Buffers that the function allocates.
+    """
+
+    def __init__(self, intermediates: Iterable[tirx.Buffer]) -> None:
+        self._intermediates = frozenset(intermediates)
         self._views: dict[tirx.Buffer, tirx.Buffer] = {}
         self.declarations: list[tirx.Stmt] = []
 
+    def is_intermediate(self, buffer: tirx.Buffer) -> bool:
+        """Whether the function allocates `buffer`."""
+        return buffer in self._intermediates
+
     def view(self, buffer: tirx.Buffer) -> tirx.Buffer:
-        """The flat view of `buffer`, declared at the top of the function."""
+        """The flat form of `buffer`, declared at the top of the function."""
         if buffer not in self._views:
             size = int_imm(num_elements(buffer))
-            flat = tirx.decl_buffer((size,), buffer.ty.dtype, name=f"{buffer.name}_flat")
-            self.declarations.append(tirx.DeclBuffer(flat, data=buffer.data))
+            flat = tirx.decl_buffer(
+                (size,),
+                buffer.ty.dtype,
+                name=f"{buffer.name}_flat",
+                elem_offset=buffer.ty.elem_offset,
+            )
+            if self.is_intermediate(buffer):
+                self.declarations.append(tirx.AllocBuffer(flat))
+            else:
+                self.declarations.append(tirx.DeclBuffer(flat, data=buffer.data))
             self._views[buffer] = flat
         return self._views[buffer]
-
-
-class Lanes:
-    """The vector loop that a scope is the body of.
-
-    Attributes
-    ----------
-    width
-        Elements of the vector, 1 outside a vector loop.
-    index
-        The lane, ``0 .. width - 1``.
-    allocations
-        Statements that must come before the vector loop.
-    """
-
-    def __init__(self, width: int, index: tirx.Expr) -> None:
-        self.width = width
-        self.index = index
-        self.allocations: list[tirx.Stmt] = []
 
 
 class Scope:
@@ -111,8 +90,10 @@ class Scope:
         self.lanes = lanes
         self.statements: list[tirx.Stmt] = []
         self.values: dict[Node, tirx.Expr] = {}
+        self._reciprocals: dict[Node, tirx.Expr] = {}
         if parent is None:
-            assert buffers is not None and uses is not None
+            assert buffers is not None
+            assert uses is not None
             self.axes = frozenset(self.group)
             self.buffers, self.uses = buffers, uses
         else:
@@ -133,6 +114,9 @@ class Scope:
         """
         if isinstance(value, tirx.Var | tvm.ir.TensorLoad):
             return value
+        if str(value.ty.dtype) == "bool":  # TVM cannot keep a vector of bool in a variable
+            kept = self.keep(name, prim.Cast("int32", value))
+            return prim.NE(kept, tirx.IntImm("int32", 0))
         width = self.lanes.width if self.lanes is not None else 1
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements
@@ -179,9 +163,7 @@ class Scope:
         found = self.known(node)
         if found is not None:
             return found
-        home = self
-        while home.parent is not None and node.axes <= home.parent.axes:
-            home = home.parent
+        home = self._home(node)
         if node.kind == "index":
             return home._index(node)
         expr = home._build(node)
@@ -189,6 +171,20 @@ class Scope:
             expr = home.bind("v", expr) if node.kind == "load" else home.keep("v", expr)
             home.values[node] = expr
         return expr
+
+    def _home(self, node: Node) -> Scope:
+        """The outermost scope that has all axes of `node`."""
+        home = self
+        while home.parent is not None and node.axes <= home.parent.axes:
+            home = home.parent
+        return home
+
+    def _reciprocal(self, divisor: Node) -> tirx.Expr:
+        """``1 / divisor``, computed once in this scope."""
+        if divisor not in self._reciprocals:
+            quotient = prim.Div(immediate(divisor.dtype, 1.0), self.value(divisor))
+            self._reciprocals[divisor] = self.keep("inverse", quotient)
+        return self._reciprocals[divisor]
 
     def _index(self, node: Node) -> tirx.Expr:
         expr = self.offset(node.payload)
@@ -211,6 +207,12 @@ class Scope:
             condition = self._operand(node.args[0], inline)
             yes, no = (self._operand(a, True) for a in node.args[1:])
             return tvm.ir.Call(node.payload, [condition, yes, no], ret_ty=node.dtype)
+        if node.kind is prim.Div and node.dtype == "float32" and not inline:
+            # A vector division takes ten times a product: divide once by what stays the same.
+            # One more rounding; a divisor below 3e-39 would have no finite inverse.
+            home = self._home(node.args[1])
+            if home is not self and node.args[1].kind != "const":
+                return prim.Mul(self.value(node.args[0]), home._reciprocal(node.args[1]))
         args = [self._operand(a, inline) for a in node.args]
         if node.kind is tvm.ir.Call:
             name = node.payload.name.rpartition(".")[2]
@@ -262,49 +264,3 @@ def count_uses(roots: Iterable[Node]) -> dict[Node, int]:
         if uses[node] == 1:
             todo.extend(node.args)
     return uses
-
-
-def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
-    """Cut ``range(extent)`` into ``(start, count, width)``: `count` vectors of `width` elements.
-
-    Full vectors first, then halves down to four elements, then single elements.
-    """
-    pieces: list[tuple[int, int, int]] = []
-    start, width = 0, lanes
-    while start < extent:
-        if width < 4 and width != 1:
-            width = 1
-        count = (extent - start) // width
-        if count > 0:
-            pieces.append((start, count, width))
-            start += count * width
-        width //= 2
-    return pieces
-
-
-VectorBody = Callable[[tirx.Expr, Lanes], Sequence[tirx.Stmt]]
-
-
-def vector(first: tirx.Expr | None, width: int, body: VectorBody) -> list[tirx.Stmt]:
-    """One vector of `width` elements from `first` (None: 0): ``body(position, lanes)``."""
-    if width == 1:
-        lanes = Lanes(1, int_imm(0))
-        statements = body(int_imm(0) if first is None else first, lanes)
-        return [*lanes.allocations, *statements]
-    lane = tirx.Var("lane", "int64")
-    lanes = Lanes(width, lane)
-    inner = sequence(body(lane if first is None else first + lane, lanes))
-    vectorized = tirx.For(lane, int_imm(0), int_imm(width), ForKind.VECTORIZED, inner)
-    return [*lanes.allocations, vectorized]
-
-
-def vectors(start: int, count: int, width: int, body: VectorBody) -> list[tirx.Stmt]:
-    """``count`` vectors of ``width`` elements from `start`."""
-    if count == 1:
-        return vector(int_imm(start) if start else None, width, body)
-
-    def step(base: tirx.Expr) -> list[tirx.Stmt]:
-        first = base * int_imm(width)
-        return vector(first + int_imm(start) if start else first, width, body)
-
-    return [loop(count, step, ForKind.SERIAL)]

@@ -1,0 +1,204 @@
+"""Choosing the rule that writes each nest of a kernel.
+
+Rules for a nest of several operators: `rows`. Rules for one stage, in this order: `opaque` (it is
+not an expression per element), `columns`, `transpose`, `single`. A rule that declines, or fails
+while it writes, is passed over; the reason goes to the log at debug level.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
+from ..stages import Stage, StageList
+from . import columns as column_rule
+from . import opaque as opaque_rule
+from . import row_loops
+from . import rows as row_rule
+from . import transpose as transpose_rule
+from .affine import Axis
+from .context import DeclinedError, Kernel, loaded_buffers, reachable
+from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, stage_pattern
+from .resolve import NotPointwiseError, Resolver, Root, split_axes
+from .scalar import ScalarGraph
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[Kernel], list[tirx.Stmt]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NestPlan:
+    """One nest before it is written.
+
+    Attributes
+    ----------
+    names
+        Its stages.
+    reads
+        Buffers it reads from memory.
+    attempts
+        Rules that may write it, best first.
+    """
+
+    names: tuple[str, ...]
+    reads: frozenset[tirx.Buffer]
+    attempts: tuple[tuple[str, Emit], ...]
+
+    def emit(self, kernel: Kernel) -> list[tirx.Stmt]:
+        """The statements, from the first rule that does not fail.
+
+        Raises
+        ------
+        DeclinedError
+            When every rule failed.
+        """
+        for rule, write in self.attempts:
+            try:
+                statements = write(kernel)
+            except Exception as reason:  # a guarded rule: TVM raises many types
+                logger.debug("%s: failed on %s: %s", rule, self.names, reason)
+                continue
+            logger.debug("%s: wrote %s", rule, self.names)
+            return statements
+        raise DeclinedError(f"no rule could write {self.names}")
+
+
+def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan]:
+    """Plans for all nests of a kernel, in execution order."""
+    graph = ScalarGraph()
+    inlined = _inlined_stages(grouping, stages)
+    return [plan for nest in grouping.nests for plan in _plan_nest(nest, graph, inlined)]
+
+
+def _inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
+    """Stage that computes each buffer that is not stored, by buffer."""
+    found: dict[tirx.Buffer, Stage] = {}
+    for op in grouping.inlined:
+        for stage in op.stages:
+            assert stage.output is not None
+            found[stage.output] = stage
+    for nest in grouping.nests:
+        for op in nest:
+            for stage in _internal(op, stages):
+                assert stage.output is not None
+                found[stage.output] = stage
+    return found
+
+
+def _internal(op: Operator, stages: StageList) -> list[Stage]:
+    """Stages inside a root operator that need no loops: rule 1 within the operator."""
+    outside = {b for s in stages.stages if s not in op.stages for b in s.reads}
+    outside |= set(stages.parameters)
+    found: list[Stage] = []
+    for stage in op.stages:
+        if stage.is_opaque or stage.combine is not None or stage.output in outside:
+            continue
+        readers = [s for s in op.stages if stage.output in s.reads]
+        if not readers or any(stage_pattern(s) >= OUT_FUSABLE for s in readers):
+            continue
+        cheap = expression_flops(stage.value) <= CHEAP_FLOPS_PER_ELEMENT
+        if stage_pattern(stage) <= INJECTIVE and (len(readers) == 1 or cheap):
+            found.append(stage)
+    return found
+
+
+def _plan_nest(
+    nest: Sequence[Operator], graph: ScalarGraph, inlined: Mapping[tirx.Buffer, Stage]
+) -> list[NestPlan]:
+    """Plans of a nest: one if its operators can share the row loop, else one per root stage."""
+    stages = [s for op in nest for s in op.stages if s.is_opaque or s.output not in inlined]
+    if nest[0].rows > 0:
+        try:
+            rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
+            return [_row_plan(rows, graph)]
+        except (DeclinedError, NotPointwiseError) as reason:
+            logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
+    plans: list[NestPlan] = []
+    rest = list(stages)
+    while rest:
+        stage = rest.pop(0)
+        epilogue = [rest.pop(0)] if rest and _follows(stage, rest[0]) else []
+        plans.append(_plan_stage(stage, epilogue, graph, inlined))
+    return plans
+
+
+def _follows(stage: Stage, other: Stage) -> bool:
+    """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
+    if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
+        return False
+    own, others = ([extent for _, extent in one.axes if extent > 1] for one in (stage, other))
+    return own == others and stage.output in other.reads and is_elementwise(other)
+
+
+def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan:
+    nodes = reachable(root.node for root in nest.roots)
+    return NestPlan(
+        names=tuple(root.stage.name for root in nest.roots),
+        reads=frozenset(loaded_buffers(nodes)),
+        attempts=(("rows", lambda kernel: row_loops.emit(nest, kernel, graph)),),
+    )
+
+
+def _plan_stage(
+    stage: Stage,
+    epilogue: Sequence[Stage],
+    graph: ScalarGraph,
+    inlined: Mapping[tirx.Buffer, Stage],
+) -> NestPlan:
+    """The rules that serve a stage on its own."""
+    if stage.is_opaque:
+        return NestPlan(
+            names=(stage.name,),
+            reads=frozenset((*stage.reads, *stage.writes)),
+            attempts=(("opaque", lambda kernel: opaque_rule.emit(stage.statement, kernel)),),
+        )
+    resolver = Resolver(graph=graph, inlined=inlined)
+    axes = split_axes([extent for _, extent in stage.axes], "s")
+    reduce = split_axes([extent for _, extent in stage.reduce_axes], "k")
+    root = resolver.root(stage, axes, reduce)
+    resolver.add(root)
+    others = [resolver.root(other, _same_axes(other, root), ()) for other in epilogue]
+    attempts: list[tuple[str, Emit]] = []
+    for name, rule in _STAGE_RULES:
+        try:
+            attempts.append((name, rule(root, others, graph)))
+        except DeclinedError as reason:
+            logger.debug("%s: declined %s: %s", name, stage.name, reason)
+    return NestPlan(
+        names=(stage.name, *(other.name for other in epilogue)),
+        reads=frozenset(loaded_buffers(reachable([root.node, *(o.node for o in others)]))),
+        attempts=tuple(attempts),
+    )
+
+
+def _same_axes(stage: Stage, root: Root) -> list[Axis | None]:
+    """The axes of `root` for the variables of a stage that follows it."""
+    remaining = list(root.axes)
+    return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]
+
+
+def _columns(root: Root, epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit:
+    nest = column_rule.plan(root, epilogue)
+    return lambda kernel: column_rule.emit(nest, kernel)
+
+
+def _transpose(root: Root, _epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit:
+    nest = transpose_rule.plan(root)
+    return lambda kernel: transpose_rule.emit(nest, kernel)
+
+
+def _single(root: Root, epilogue: Sequence[Root], graph: ScalarGraph) -> Emit:
+    nest = row_rule.single(root, epilogue)
+    return lambda kernel: row_loops.emit(nest, kernel, graph)
+
+
+_STAGE_RULES: tuple[tuple[str, Callable[[Root, Sequence[Root], ScalarGraph], Emit]], ...] = (
+    ("columns", _columns),
+    ("transpose", _transpose),
+    ("single", _single),
+)
