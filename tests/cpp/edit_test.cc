@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "search/edit_sampler.h"
+#include "search/rng.h"
 #include "test_graphs.h"
 
 namespace disco_fuse {
@@ -88,6 +90,18 @@ TEST(Edit, DuplicateTakesWhatTheProducerNeedsFromItsGroup) {
   EXPECT_EQ(strategy.duplicated(), (Copies{{0, 3}, {1, 3}}));
 }
 
+TEST(Edit, WhatOnlyAVanishedOpNeededVanishesToo) {
+  GraphBuilder builder;
+  builder.Elemwise({});
+  builder.Elemwise({0});
+  builder.Elemwise({0, 1});
+  OpGraph graph = builder.Build();
+  // After two edits op 0 is at home with op 1; the third takes op 1 away and leaves nobody there.
+  Strategy strategy = After(graph, {{kDuplicate, 0, 1}, {kDuplicate, 0, 2}, {kDuplicate, 1, 2}});
+  EXPECT_EQ(strategy.group_of(), (Ids{0, 0, 0}));
+  EXPECT_TRUE(strategy.duplicated().empty());
+}
+
 TEST(Edit, FusingWithTheHomeAbsorbsTheCopy) {
   OpGraph graph = Fork();
   EXPECT_EQ(After(graph, {{kDuplicate, 0, 2}, {kFuse, 0, 2}}), After(graph, {{kFuse, 0, 2}}));
@@ -103,6 +117,72 @@ TEST(Edit, ReplayNamesTheIllegalEdit) {
                  "edit 1 (fuse 1 -> 2) is illegal: relation: op 2 ('op2') does not read op 1 "
                  "('op1')");
   }
+}
+
+/*! \brief Mostly element-wise ops, some with donated inputs, collectives and library calls. */
+OpGraph RandomGraph(Rng* rng) {
+  GraphBuilder builder;
+  int32_t num_ops = 4 + rng->Below(14);
+  for (int32_t id = 0; id < num_ops; ++id) {
+    std::vector<int32_t> producers;
+    for (int32_t p = 0; p < id; ++p) {
+      if (rng->Below(id) < 2) producers.push_back(p);
+    }
+    int32_t kind = rng->Below(10);
+    if (kind == 0 && !producers.empty()) {
+      builder.AllReduce(producers[0]);
+    } else if (kind == 1) {
+      builder.Library(producers);
+    } else if (kind == 2) {
+      builder.Reduce(producers);
+    } else {
+      builder.Elemwise(producers);
+    }
+    if (id > 0 && rng->Below(4) == 0) builder.Before(rng->Below(id), id);
+    builder.op(id).is_output = rng->Below(8) == 0;
+  }
+  return builder.Build();
+}
+
+void ExpectTopological(const Grouping& grouping) {
+  std::vector<int32_t> place(grouping.graph().num_ops(), -1);
+  std::vector<int32_t> order = grouping.Order();
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int32_t>(i);
+  for (int32_t op = 0; op < grouping.graph().num_ops(); ++op) {
+    EXPECT_GE(place[grouping.home(op)], 0);
+  }
+  for (int32_t group : order) {
+    EXPECT_EQ(grouping.home(group), group);
+    grouping.ForEachPredecessor(group,
+                                [&](int32_t before) { EXPECT_LT(place[before], place[group]); });
+  }
+}
+
+TEST(Edit, RandomEditsKeepEveryInvariant) {
+  Rng rng(11);
+  int64_t num_applied = 0, num_copies = 0;
+  for (int round = 0; round < 400; ++round) {
+    OpGraph graph = RandomGraph(&rng);
+    EditSampler sampler(graph, {}, 8);
+    Grouping grouping(graph);
+    std::vector<Edit> edits;
+    for (int i = 0; i < 12; ++i) {
+      Edit edit;
+      EditKind kind = static_cast<EditKind>(rng.Below(3));
+      if (!sampler.ApplyRandom(kind, &rng, &grouping, &edit)) continue;
+      edits.push_back(edit);
+      ExpectTopological(grouping);
+      Strategy made = grouping.ToStrategy(grouping.Order());
+      Strategy again =
+          Strategy::Create(graph, {}, made.group_of(), made.duplicated(), made.order());
+      ASSERT_EQ(made, again) << "round " << round;
+      num_copies += static_cast<int64_t>(made.duplicated().size());
+    }
+    num_applied += static_cast<int64_t>(edits.size());
+    EXPECT_EQ(After(graph, edits).hash(), grouping.Hash());
+  }
+  EXPECT_GT(num_applied, 1500);
+  EXPECT_GT(num_copies, 1500);
 }
 
 }  // namespace

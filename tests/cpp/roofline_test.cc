@@ -61,6 +61,12 @@ TEST(Roofline, EqualRowsShareANest) {
   EXPECT_DOUBLE_EQ(Us(graph, group), 12.2);
 }
 
+TEST(Roofline, ANestReadsAValueOnce) {
+  // Op 0 is outside: its value is read by both members, from memory only once.
+  OpGraph graph = Softmax().Build();
+  EXPECT_DOUBLE_EQ(Us(graph, {{1, 2}, {2}}), 12.0);
+}
+
 TEST(Roofline, OtherRowsOpenANest) {
   GraphBuilder builder = Softmax();
   builder.op(1).rows = 0;

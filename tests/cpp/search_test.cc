@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "cost/roofline.h"
 #include "search/backtracking.h"
 #include "search/exhaustive.h"
+#include "search/lower_bound.h"
 #include "test_graphs.h"
 
 namespace disco_fuse {
@@ -216,6 +218,19 @@ TEST(LowerBound, CountsLibraryCallsAndCommunication) {
   // Two library calls of 10 us before the first gradient, and 800 bytes: 5 us + 8 us at best.
   SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
   EXPECT_NEAR(static_cast<double>(result.lower_bound.count()), 33000.0, 1.0);
+}
+
+TEST(LowerBound, CountsWhatMustComeBeforeTheFirstGradientOnly) {
+  GraphBuilder builder;
+  builder.Library({builder.AllReduce(builder.Library({}))});
+  OpGraph graph = builder.Build();
+  CallbackCostModel model = CountingModel();
+  auto bound_us = [&](double latency_us) {
+    Cluster cluster{AllReduceModel{latency_us, 0.01, latency_us, 0.01, 0}, 1000};
+    return std::round(static_cast<double>(LowerBound(graph, model, cluster).count()) / 1000.0);
+  };
+  EXPECT_EQ(bound_us(16), 30);  // 10 before, 16 + 4 for 400 bytes
+  EXPECT_EQ(bound_us(1), 20);   // both library calls
 }
 
 }  // namespace

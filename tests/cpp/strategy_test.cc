@@ -117,6 +117,22 @@ TEST(UnitGraph, ListsMembersOutputsAndDependencies) {
   EXPECT_EQ(units.kind(1), UnitKind::kLibrary);
 }
 
+TEST(UnitGraph, EveryCopyComesBeforeTheOverwrite) {
+  GraphBuilder builder;
+  int32_t reader = builder.Elemwise({});
+  int32_t user = builder.Elemwise({reader});
+  builder.Elemwise({reader});
+  int32_t writer = builder.Elemwise({});
+  builder.Before(reader, writer);
+  OpGraph graph = builder.Build();
+  Grouping grouping(graph);
+  ASSERT_TRUE(grouping.Assign({0, 1, 2, 3}, {{reader, user}}));
+  UnitGraph units;
+  units.Build(grouping);
+  EXPECT_EQ(ToIds(units.predecessors(units.unit_of(writer))),
+            (Ids{units.unit_of(reader), units.unit_of(user)}));
+}
+
 TEST(UnitGraph, ContentTellsOutputsApart) {
   GraphBuilder builder;
   builder.Elemwise({});
