@@ -142,11 +142,7 @@ def _opaque_flops(statement: tirx.Stmt) -> int:
             visit(node.body, trips)
         elif isinstance(node, s_tir.SBlockRealize):
             visit(node.block.body, trips)
-<<<<<<< HEAD
-        elif isinstance(node, tirx.BufferStore) or isinstance(node, tirx.Bind):
-=======
         elif isinstance(node, (tirx.BufferStore, tirx.Bind)):
->>>>>>> kernels
             total += trips * expression_flops(node.value)
 
     visit(statement, 1)

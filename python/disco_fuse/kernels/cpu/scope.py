@@ -120,15 +120,10 @@ class Scope:
         width = self.lanes.width if self.lanes is not None else 1
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements
-        # TVM keeps bools as int8, but loses the lanes on the way when the buffer is a local one.
-        is_bool = str(value.ty.dtype) == "bool"
-        if is_bool:
-            value = prim.Cast("int8", value)
         buffer = tirx.decl_buffer((int_imm(width),), value.ty, name=name, scope="local")
         before.append(tirx.AllocBuffer(buffer))
         self.statements.append(tirx.BufferStore(buffer, value, [index]))
-        kept = tirx.BufferLoad(buffer, [index])
-        return prim.NE(kept, tirx.IntImm("int8", 0)) if is_bool else kept
+        return tirx.BufferLoad(buffer, [index])
 
     def offset(self, value: Affine) -> tirx.Expr:
         """The TIR expression of an index."""
