@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,32 @@ def test_ranks_with_different_plans_all_stop(
     assert "the ranks disagree on plan 'ddp': rank 0:" in finished.stderr
     assert "rank 0 of 2 failed" in finished.stderr
     assert "rank 1 of 2 failed" in finished.stderr
+
+
+@pytest.mark.parametrize("how", ["killed", "raising"])
+def test_a_rank_that_dies_ends_the_run(
+    how: str,
+    plans: dict[str, Path],
+    step: TrainingStep,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent / "shared"))
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError, match="the ranks ended with exit status"):
+        compare(
+            f"{HERE.parent}/shared/dying_workload.py:{how}",
+            plans,
+            step.values,
+            num_ranks=2,
+            num_steps=1000,
+            with_ddp=False,
+        )
+    # Start-up included; without an end the 1000 steps would go on, and a hang would time out.
+    assert time.monotonic() - begin < 60.0
+    printed = capfd.readouterr()
+    message = "the disk with the data is gone" if how == "raising" else "signal 9"
+    assert message in printed.err + printed.out
 
 
 def test_losses_that_differ_are_found(plans: dict[str, Path], step: TrainingStep) -> None:
