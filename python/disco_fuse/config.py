@@ -183,8 +183,8 @@ class SearchConfig:
     queue_cap : int, optional
         Queued strategies at most, the cheapest ones (authors' code: 50).
     refill : bool
-        Whether a queue that runs empty before patience ends gets the best strategy back. The
-        paper's algorithm stops there, which on small graphs happens after a handful of candidates.
+        Whether a queue that runs empty before patience ends gets back everything within alpha of
+        the best. The paper's algorithm stops there, on small graphs after a handful of candidates.
     num_tries : int
         Random places tried per edit before it is given up.
     report_every : int

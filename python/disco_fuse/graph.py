@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -212,9 +212,3 @@ class OpGraph:
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the JSON of an OpGraph: {error}") from error
         return cls.create(ops, edges, reads)
-
-
-def describe(graph: OpGraph, ops: Sequence[int]) -> str:
-    """Names of ops for messages: ``"op 3 ('add') and 2 more"``."""
-    text = f"op {ops[0]} ({graph.ops[ops[0]].name!r})"
-    return text if len(ops) == 1 else f"{text} and {len(ops) - 1} more"

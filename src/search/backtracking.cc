@@ -31,14 +31,11 @@ class Backtracking {
       AddStart(i == 0 ? Strategy::Unfused(graph_) : initial[i - 1], static_cast<int32_t>(i));
     }
     while (stop_reason_ == StopReason::kQueueEmpty && !queue_.empty()) {
-      Candidate candidate = queue_.Pop();
-      ++num_steps_;
-      parent_.Load(candidate.strategy);
-      for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
+      Follow(queue_.Pop());
       if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
         stop_reason_ = StopReason::kPatience;
       }
-      if (queue_.empty() && config_.refill) queue_.Push({makespan_, best_.front(), best_node_});
+      if (queue_.empty()) Refill();
     }
     return Result();
   }
@@ -56,6 +53,21 @@ class Backtracking {
     int32_t slot; /*!< among the priced ones, < 0 if it was judged before */
   };
 
+  /*! \brief Judges the children of a strategy, and decides whether it shall have more of them. */
+  void Follow(Candidate candidate) {
+    ++num_steps_;
+    parent_.Load(candidate.strategy);
+    saw_itself_ = saw_new_ = false;
+    for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
+    // With no edit drawn or possible the child is the strategy itself and, as in the paper, goes
+    // back into the queue; but one that yields nothing new would bar the way to all others.
+    if (saw_itself_ && saw_new_) {
+      queue_.Push(std::move(candidate));
+    } else if (config_.refill) {
+      followed_.push_back(std::move(candidate));
+    }
+  }
+
   void AddStart(const Strategy& strategy, int32_t start) {
     parent_.Load(strategy);
     evaluator_.Price({&parent_});
@@ -68,6 +80,19 @@ class Backtracking {
       makespan_ = makespan;
     }
     queue_.Push({makespan, strategy, node});
+  }
+
+  /*! \brief Queues again what was followed up before and is still close enough to the best. */
+  void Refill() {
+    for (Candidate& candidate : followed_) {
+      if (IsClose(candidate.makespan)) queue_.Push(std::move(candidate));
+    }
+    followed_.clear();
+  }
+
+  bool IsClose(Nanoseconds makespan) const {
+    return static_cast<double>(makespan.count()) <=
+           config_.alpha * static_cast<double>(std::min(makespan, makespan_).count());
   }
 
   /*! \brief One child per method, all priced by one call of the cost model. */
@@ -103,12 +128,13 @@ class Backtracking {
   void Judge(int32_t node, const Child& child) {
     ++num_candidates_;
     auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
+    saw_new_ = saw_new_ || is_new;
+    saw_itself_ = saw_itself_ || child.edits.empty();
     if (is_new) entry->second = evaluator_.Schedule(child.slot);
     Nanoseconds makespan = entry->second;
     bool improved = makespan < makespan_;
-    double incumbent = static_cast<double>(std::min(makespan, makespan_).count());
-    if (static_cast<double>(makespan.count()) <= config_.alpha * incumbent) {
-      int32_t reached = child.edits.empty() ? node : AddNode(node, child.edits);
+    if (!child.edits.empty() && IsClose(makespan)) {
+      int32_t reached = AddNode(node, child.edits);
       if (improved) SetBest(child.grouping.ToStrategy(evaluator_.Order(child.slot)), reached);
       // A strategy that was followed up before may come again: its other children are still open.
       queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
@@ -161,6 +187,7 @@ class Backtracking {
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;
+  std::vector<Candidate> followed_; /*!< taken from the queue since it was last filled */
   std::unordered_map<Hash128, Nanoseconds, Hash128Key> visited_; /*!< only grows */
   Grouping parent_;
   std::vector<Child> children_;
@@ -169,6 +196,8 @@ class Backtracking {
   Nanoseconds makespan_{0};
   Nanoseconds initial_makespan_{0};
   int32_t best_node_ = -1;
+  bool saw_itself_ = false; /*!< a child of the current strategy was no other strategy */
+  bool saw_new_ = false;    /*!< a child of the current strategy had not been visited */
   int64_t unchanged_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_candidates_ = 0;

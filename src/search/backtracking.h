@@ -17,7 +17,10 @@ namespace disco_fuse {
  *       for each method: H' = H with 0..beta random edits of that method
  *         if H' is cheaper than the best: best = H', unchanged = 0    otherwise: unchanged += 1
  *         if H' costs at most alpha times the best: push H', unless it waits there already
- *       if the queue is empty: push the best (ours; see SearchConfig::refill)
+ *
+ * Two additions keep the queue useful. Where no edit is drawn or possible, H' is H; it is pushed
+ * only if another child of this round was new, or a strategy that has no edits left would be popped
+ * for ever. And a queue that runs empty is filled again (SearchConfig::refill).
  *
  * The same arguments give the same result on every machine.
  *

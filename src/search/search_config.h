@@ -27,8 +27,8 @@ struct SearchConfig {
   int32_t children_per_pop = 1;
   /*! Strategies kept in the queue, the cheapest ones; < 0: all (the authors' code: 50). */
   int64_t queue_cap = -1;
-  /*! Whether a queue that runs empty before patience ends gets the incumbent back. The paper's
-   * algorithm stops there, which on small graphs happens after a handful of candidates. */
+  /*! Whether a queue that runs empty before patience ends gets back everything within alpha of the
+   * best. The paper's algorithm stops there, on small graphs after a handful of candidates. */
   bool refill = true;
   /*! Random places tried per edit before it is given up. */
   int32_t num_tries = 8;

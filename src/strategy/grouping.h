@@ -27,7 +27,6 @@ class Grouping {
 
   const OpGraph& graph() const { return *graph_; }
   int32_t home(int32_t op) const { return home_[op]; }
-  const std::vector<int32_t>& homes() const { return home_; }
   /*! \brief Sorted by op. */
   const std::vector<Copy>& copies() const { return copies_; }
   /*! \brief Groups in a topological order; -1 where a group has gone. */
@@ -35,10 +34,8 @@ class Grouping {
   bool Holds(int32_t group, int32_t op) const {
     return home_[op] == group || (num_copies_of_[op] > 0 && HoldsCopy(group, op));
   }
-  bool HasCopies(int32_t op) const { return num_copies_of_[op] > 0; }
   /*! \brief Members including copies, ascending. */
   void Members(int32_t group, std::vector<int32_t>* members) const;
-  bool IsAlone(int32_t op) const { return next_[op] == op && group_copies_[home_[op]] == 0; }
   /*! \brief Calls visit(group) for every group that computes `op`. */
   template <typename Visit>
   void ForEachHolder(int32_t op, Visit visit) const {
