@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from disco_fuse.kernels.cpu import MarkOps, ScheduleCPU
+from disco_fuse.kernels.cpu import BUILD_CONFIG, MarkOps, ScheduleCPU
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "x86-64-v4"}),
@@ -72,9 +72,12 @@ def kernel(module: tvm.IRModule) -> tirx.PrimFunc:
     return func
 
 
-def run(module: tvm.IRModule, inputs: Sequence[np.ndarray], target: Target) -> list[np.ndarray]:
+def run(
+    module: tvm.IRModule, inputs: Sequence[np.ndarray], target: Target, stack: bool = True
+) -> list[np.ndarray]:
     """Outputs of main."""
-    machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    with tvm.transform.PassContext(config=BUILD_CONFIG if stack else {}):
+        machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
     result = machine["main"](*(tvm.runtime.tensor(x) for x in inputs))
     outputs = [result] if hasattr(result, "numpy") else list(result)
     return [output.numpy() for output in outputs]
@@ -109,13 +112,14 @@ def check(
     func = kernel(scheduled)
     assert func.attrs["tirx.is_scheduled"], "the plain rule served this group"
     actual = run(scheduled, arrays, target)
+    pooled = run(scheduled, arrays, target, stack=False)
     wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays]
     expected = reference(*wide)
     expected = expected if isinstance(expected, list) else [expected]
     assert len(actual) == len(expected)
     double = all(dtype != "float32" for _, dtype in specs)
     tolerance = rtol if rtol is not None else (1e-12 if double else 2e-5)
-    for got, want in zip(actual, expected, strict=True):
+    for got, want in zip([*actual, *pooled], [*expected, *expected], strict=True):
         scale = max(1.0, float(np.abs(np.asarray(want, dtype="float64")).max(initial=0.0)))
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale)
     return func

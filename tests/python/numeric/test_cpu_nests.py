@@ -116,7 +116,7 @@ def outputs_of(members):
 
 
 def expected_nests(members):
-    """Rules 1 and 2 of the contract, on operators."""
+    """Rules 1 and 2, on operators."""
     outputs = set(outputs_of(members))
     consumers = [
         {c for c, other in enumerate(members) if k + 3 in other.inputs} for k in range(len(members))

@@ -1,6 +1,6 @@
 """Schedules for CPUs: how a fusion group becomes vectorised loop nests."""
 
 from .driver import schedule
-from .transform import MarkOps, ScheduleCPU, without_noalias
+from .transform import BUILD_CONFIG, MarkOps, ScheduleCPU, without_noalias
 
-__all__ = ["MarkOps", "ScheduleCPU", "schedule", "without_noalias"]
+__all__ = ["BUILD_CONFIG", "MarkOps", "ScheduleCPU", "schedule", "without_noalias"]

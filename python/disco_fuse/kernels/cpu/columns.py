@@ -20,7 +20,7 @@ from tvm.tirx import ForKind
 
 from .affine import Affine, Axis, extent_of, merged_coefficient
 from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
-from .loops import Lanes, immediate, int_imm, loop, vector, vector_pieces
+from .loops import Lanes, immediate, int_imm, loop, on_stack, vector, vector_pieces
 from .operators import rereads
 from .resolve import Root
 from .scope import Scope, count_uses
@@ -243,7 +243,7 @@ def _block(
         return [tirx.BufferStore(acc, identity, [slot])]
 
     return [
-        tirx.AllocBuffer(acc),
+        on_stack(acc),
         *each(scope, clear),
         *reduce(nest.reduce, scope),
         *each(scope, finish),

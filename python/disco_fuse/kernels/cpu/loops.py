@@ -22,6 +22,15 @@ def immediate(dtype: str, value: Any) -> tirx.Expr:
     return tirx.IntImm(dtype, int(value))
 
 
+def on_stack(buffer: tirx.Buffer) -> tirx.Stmt:
+    """Allocate a small buffer of constant size on the stack.
+
+    Without the annotation TVM takes it from its workspace pool, whose pointer escapes: LLVM then
+    keeps every store to it.
+    """
+    return tirx.AllocBuffer(buffer, {"disable_lower_builtin": tirx.IntImm("bool", 1)})
+
+
 def loop(extent: int, body: Callable[[tirx.Expr], Sequence[tirx.Stmt]], kind: int) -> tirx.Stmt:
     """``for i in range(extent): body(i)``."""
     var = tirx.Var("i", "int64")

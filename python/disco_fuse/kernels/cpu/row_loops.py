@@ -19,6 +19,7 @@ from .loops import (
     immediate,
     int_imm,
     loop,
+    on_stack,
     vector,
     vector_pieces,
     vectors,
@@ -117,7 +118,9 @@ def _row_buffer(root: Root, one: Pass, allocate: Scope) -> tirx.Buffer:
         name="row",
         scope="local" if size <= STACK_BYTES else "global",
     )
-    allocate.statements.append(tirx.AllocBuffer(buffer))
+    allocate.statements.append(
+        on_stack(buffer) if size <= STACK_BYTES else tirx.AllocBuffer(buffer)
+    )
     return buffer
 
 
@@ -198,7 +201,7 @@ def _reduce(one: Pass, row: _Row) -> None:
     for root in one.reductions:
         buffer = tirx.decl_buffer((int_imm(width),), root.dtype, name="acc", scope="local")
         accumulators[root] = buffer
-        scope.statements.append(tirx.AllocBuffer(buffer))
+        scope.statements.append(on_stack(buffer))
         scope.statements.extend(vector(None, width, partial(_clear, root, buffer)))
 
     def walk(around: Scope) -> list[tirx.Stmt]:

@@ -16,7 +16,7 @@ from tvm.ir import prim
 from ..stages import num_elements
 from .affine import Affine, Axis, merged_coefficient
 from .fast_math import fast_call
-from .loops import Lanes, immediate, int_imm
+from .loops import Lanes, immediate, int_imm, on_stack
 from .scalar import Node, is_guard
 
 
@@ -121,7 +121,7 @@ class Scope:
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements
         buffer = tirx.decl_buffer((int_imm(width),), value.ty, name=name, scope="local")
-        before.append(tirx.AllocBuffer(buffer))
+        before.append(on_stack(buffer))
         self.statements.append(tirx.BufferStore(buffer, value, [index]))
         return tirx.BufferLoad(buffer, [index])
 
