@@ -10,7 +10,7 @@ from tvm import relax
 
 from disco_fuse.bindings import is_op
 from disco_fuse.donate import DonateBuffers
-from disco_fuse.kernels.cpu import ScheduleCPU
+from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
     with target:
         lowered = tvm.transform.Sequential(passes)(mod)
         kernels, allreduces = _count(lowered["main"])
-        executable = tvm.compile(lowered, target=target, relax_pipeline=_vm_pipeline())
+        with tvm.transform.PassContext(config=BUILD_CONFIG):
+            executable = tvm.compile(lowered, target=target, relax_pipeline=_vm_pipeline())
     return BuiltStep(executable=executable, num_kernels=kernels, num_allreduces=allreduces)
 
 

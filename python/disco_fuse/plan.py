@@ -21,6 +21,7 @@ from disco_fuse import __version__
 from disco_fuse.apply import apply
 from disco_fuse.bindings import dtype_name, static_shape
 from disco_fuse.build import build
+from disco_fuse.config import FusionLimits
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
 from disco_fuse.kernels.library import is_library_matmul
@@ -103,7 +104,9 @@ class Plan:
                 f"plan {self.name!r} is for another module: its graph is {self.graph_digest}, "
                 f"this module's is {graph.digest}"
             )
-        return Strategy.from_json(graph, json.dumps(self.strategy))
+        # What was built once may exceed the caps of a search.
+        limits = FusionLimits(max_group_ops=2**20, max_group_args=2**20)
+        return Strategy.from_json(graph, json.dumps(self.strategy), limits=limits)
 
 
 def write_plan(

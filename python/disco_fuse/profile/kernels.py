@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from disco_fuse.bindings import call_inputs, dtype_name, packed_name, static_shape
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpKind
-from disco_fuse.kernels.cpu import ScheduleCPU
+from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.library import is_library_matmul, random_arguments
 from disco_fuse.profile.database import ProfileDatabase, Sample
 
@@ -100,7 +100,8 @@ def _compile(
         return {}
     with target:
         scheduled = tvm.transform.Sequential([ScheduleCPU()])(tvm.IRModule(functions))
-        library = tvm.compile(scheduled, target=target)
+        with tvm.transform.PassContext(config=BUILD_CONFIG):
+            library = tvm.compile(scheduled, target=target)
     return {op: (library, f"op_{op}") for op in ops}
 
 
