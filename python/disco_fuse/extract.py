@@ -41,8 +41,10 @@ from disco_fuse.bindings import (
     tensor_leaves,
 )
 from disco_fuse.graph import Edge, ExternalRead, Op, OpGraph, OpKind, OpPattern
-from disco_fuse.kernels.analysis import KernelFacts, analyze
+from disco_fuse.kernels.analysis import KernelFacts, analyze, num_bytes
+from disco_fuse.kernels.cpu.gemm import FLOPS_ATTR
 from disco_fuse.kernels.library import is_library_matmul, matmul_signature, op_facts
+from disco_fuse.kernels.stages import num_elements
 from disco_fuse.lower import check_single_dataflow_block
 
 DONATED_ATTR = "disco_fuse.donated"
@@ -174,7 +176,7 @@ class _Reader:
         func = self.mod[call.args[0]]
         if kernel not in self.facts:
             signature = f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
-            self.facts[kernel] = (analyze(func), signature)
+            self.facts[kernel] = (_facts(func), signature)
         facts, signature = self.facts[kernel]
         pattern = int(func.attrs.get("op_pattern", OpPattern.OPAQUE))
         return Op(
@@ -266,6 +268,20 @@ class _Reader:
                 raise ValueError(f"the gradient that {op.name} reduces is reduced more than once")
             result |= {(other, allreduce) for other in others}
         return result
+
+
+def _facts(func: tvm.tirx.PrimFunc) -> KernelFacts:
+    """Of a legalised operator by reading it, of a generated matmul by what it says of itself."""
+    if FLOPS_ATTR not in func.attrs:
+        return analyze(func)
+    *inputs, output = func.params
+    return KernelFacts(
+        flops=float(func.attrs[FLOPS_ATTR]),
+        num_elements=num_elements(output),
+        bytes_read=sum(num_bytes(buffer) for buffer in inputs),
+        bytes_written=num_bytes(output),
+        rows=0,
+    )
 
 
 def _describe_packed(name: str, call: Call, size: int) -> Op:
