@@ -124,6 +124,7 @@ class _Reader:
         self.origin: dict[relax.Var, int] = {}
         self.externals: dict[relax.Expr, int] = {p: i for i, p in enumerate(main.params)}
         self.facts: dict[str, tuple[KernelFacts, str]] = {}
+        self.cut: set[tuple[int, int]] = set()  # data edges through a view with other rows
 
     def visit(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -201,7 +202,12 @@ class _Reader:
             self.origin[v] for v in returned_values(self.main, self.glue) if v in self.origin
         }
         all_edges = [
-            Edge(producer=position[p], consumer=position[c], bytes=size)
+            Edge(
+                producer=position[p],
+                consumer=position[c],
+                bytes=size,
+                keeps_rows=(p, c) not in self.cut,
+            )
             for (p, c), size in edges.items()
         ]
         all_edges += [
@@ -236,11 +242,27 @@ class _Reader:
                 if leaf in self.origin:
                     producer = self.origin[leaf]
                     readers[producer].add(consumer)
+                    if not self._keeps_rows(leaf, self.ops[producer].rows):
+                        self.cut.add((producer, consumer))
                     parts[producer, consumer][root] = tensor_bytes(root.ty)
                 else:
                     value = self.externals.setdefault(root, len(self.externals))
                     reads[consumer, value] = tensor_bytes(root.ty)
         return {edge: sum(sizes.values()) for edge, sizes in parts.items()}, reads, readers
+
+    def _keeps_rows(self, leaf: relax.Expr, rows: int) -> bool:
+        """Whether every view between ``leaf`` and the op behind it has the rows of that op."""
+        while leaf in self.glue:
+            binding = self.glue[leaf]
+            if self._is_view(binding.value) and self._view_rows(binding.value) != rows:
+                return False
+            source = glue_source(binding)
+            assert source is not None
+            leaf = source
+        return True
+
+    def _view_rows(self, view: Call) -> int:
+        return analyze(self.mod[view.args[0]]).rows if is_op(view, "relax.call_tir") else 0
 
     def _before_overwriting(self) -> set[tuple[int, int]]:
         """Readers of a donated parameter before the op that overwrites it."""
