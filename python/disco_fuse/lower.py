@@ -52,7 +52,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
 
 
 def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:
-    """The ``main`` function of ``mod``; ValueError unless its body is exactly one dataflow block."""
+    """The ``main`` of ``mod``; ValueError unless its body is exactly one dataflow block."""
     main = next(
         (f for gv, f in mod.functions.items() if gv.name_hint == "main"),
         None,
