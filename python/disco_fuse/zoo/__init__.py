@@ -26,6 +26,19 @@ def models() -> tuple[str, ...]:
     return (*_FILES, *(f"{name}_small" for name in _FILES))
 
 
+def reference(name: str) -> str:
+    """The ``package.module:function`` of the model called ``name``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model.
+    """
+    if name not in models():
+        raise ValueError(f"no model {name!r} in the zoo; allowed: {', '.join(models())}")
+    return f"disco_fuse.zoo.{_FILES[name.removesuffix('_small')]}:{name}"
+
+
 def workload(name: str) -> Workload:
     """The model called ``name``, with its loss, SGD with momentum, and random batches.
 
@@ -36,7 +49,4 @@ def workload(name: str) -> Workload:
     ValueError
         If there is no such model.
     """
-    if name not in models():
-        raise ValueError(f"no model {name!r} in the zoo; allowed: {', '.join(models())}")
-    file = _FILES[name.removesuffix("_small")]
-    return load_workload(f"disco_fuse.zoo.{file}:{name}")
+    return load_workload(reference(name))

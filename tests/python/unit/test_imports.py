@@ -28,14 +28,16 @@ LAYERS = [
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner"],
     ["compare"],
+    ["cli"],
 ]
-# Optional dependency -> the only places (folders or files) that may import it.
+# Dependency that few files need -> the only places (folders or files) that may import it.
 OPTIONAL = {
     "torch": ["frontend/torch", "zoo", "compare/pytorch_ddp.py", "workload.py"],
     "mpi4py": ["runtime/communicator.py"],
     "xgboost": [],
     "dgl": [],
     "matplotlib": [],
+    "click": ["cli"],
 }
 
 
