@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="the commands import torch models")
 from click.testing import CliRunner, Result
 
 from disco_fuse import zoo
-from disco_fuse.cli.main import main
 from disco_fuse.cli.graph_facts import GraphFacts, graph_facts
+from disco_fuse.cli.main import main
 from disco_fuse.cli.output import markdown_table
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.frontend.torch.verified import VERIFIED_OPERATORS
