@@ -71,6 +71,7 @@ def test_a_view_is_no_op() -> None:
     assert extraction.graph.num_ops == 2
     (edge,) = extraction.graph.edges
     assert (edge.producer, edge.consumer, edge.bytes) == (0, 1, 4 * 8 * 4)
+    assert not edge.keeps_rows  # four rows become one
 
 
 def test_two_views_of_one_value_are_read_once() -> None:
