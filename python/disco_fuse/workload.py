@@ -48,6 +48,12 @@ class Workload:
         """The first batch of rank 0; every batch has its shapes and dtypes."""
         return tuple(np.asarray(part) for part in next(self.batches(0, 1)))
 
+    def example_tensors(self) -> tuple[torch.Tensor, ...]:
+        """:meth:`example_batch` as torch tensors, the form the PyTorch front door takes."""
+        import torch
+
+        return tuple(torch.from_numpy(part) for part in self.example_batch())
+
 
 def load_workload(reference: str) -> Workload:
     """Call the function that ``reference`` names.

@@ -16,53 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name used everywhere
-from torch import nn
+
+from disco_fuse.zoo.gpt2 import GPT2
 
 Tokens = npt.NDArray[np.int64]
 
 
-class Attention(nn.Module):  # type: ignore[misc]
-    """Causal multi-head self-attention."""
-
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] to the same shape."""
-        batch, time, width = x.shape
-        q, k, v = (
-            part.view(batch, time, self.num_heads, width // self.num_heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=-1)
-        )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        result: torch.Tensor = self.out(y.transpose(1, 2).reshape(batch, time, width))
-        return result
-
-
-class Block(nn.Module):  # type: ignore[misc]
-    """Pre-norm transformer block: x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, num_heads)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] to the same shape."""
-        x = x + self.attention(self.norm1(x))
-        result: torch.Tensor = x + self.mlp(self.norm2(x))
-        return result
-
-
-class ByteGPT(nn.Module):  # type: ignore[misc]
-    """GPT-2's architecture (learned positions, tied embedding and head) over single bytes.
+class ByteGPT(GPT2):
+    """GPT-2's architecture, with exact GELU, over single bytes.
 
     Parameters
     ----------
@@ -82,23 +43,7 @@ class ByteGPT(nn.Module):  # type: ignore[misc]
         context: int = 128,
         vocab: int = 256,
     ) -> None:
-        super().__init__()
-        if width % num_heads != 0:
-            raise ValueError(f"width {width} must be a multiple of num_heads {num_heads}")
-        self.embedding = nn.Embedding(vocab, width)
-        self.position = nn.Parameter(torch.empty(context, width))
-        self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab, bias=False)
-        self.head.weight = self.embedding.weight
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        nn.init.normal_(self.position, std=0.02)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens [batch, time] to logits [batch, time, vocab]."""
-        x = self.embedding(tokens) + self.position[: tokens.shape[1]]
-        logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
-        return logits
+        super().__init__(vocab, width, num_heads, num_layers, context, gelu="none")
 
 
 def next_byte_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -19,23 +19,25 @@ LAYERS = [
     ["allreduce", "graph", "bindings", "target"],
     ["config"],
     ["strategy"],
-    ["cost_model", "kernels", "frontend", "zoo"],
+    ["cost_model", "kernels", "frontend"],
     ["simulate", "insert", "own_gradients", "workload"],
-    ["search", "lower"],
+    ["search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "baselines"],
     ["build", "testing"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner"],
     ["compare"],
+    ["cli"],
 ]
-# Optional dependency -> the only places (folders or files) that may import it.
+# Dependency that few files need -> the only places (folders or files) that may import it.
 OPTIONAL = {
     "torch": ["frontend/torch", "zoo", "compare/pytorch_ddp.py", "workload.py"],
     "mpi4py": ["runtime/communicator.py"],
     "xgboost": [],
     "dgl": [],
     "matplotlib": [],
+    "click": ["cli"],
 }
 
 

@@ -1,0 +1,19 @@
+"""The program itself: its subcommands are one file each."""
+
+from __future__ import annotations
+
+import click
+
+from disco_fuse import __version__
+from disco_fuse.cli.graphs import graphs
+from disco_fuse.cli.ops import ops
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="disco-fuse")
+def main() -> None:
+    """Joint op fusion and tensor fusion for data-parallel training."""
+
+
+main.add_command(graphs)
+main.add_command(ops)
