@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
+from disco_fuse.frontend.training_step import LEARNING_RATE
 from disco_fuse.kernels.library import load_library
 from disco_fuse.plan import STEP_FILE, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
@@ -79,6 +80,36 @@ class StepRunner:
         """A copy of the present state, by name."""
         names = [spec.name for spec in self.plan.tensors[self.plan.num_inputs :]]
         return {name: value.numpy() for name, value in zip(names, self._state, strict=True)}
+
+    def set_value(self, name: str, value: ArrayLike) -> None:
+        """Overwrite one tensor of the state, on this rank.
+
+        Parameters
+        ----------
+        name : str
+            As in ``plan.tensors``, for instance "optimizer.learning_rate".
+        value : array or number
+            Of the tensor's shape; cast to its dtype if that loses no kind (int to float, say).
+
+        Raises
+        ------
+        ValueError
+            There is no such state, or the value has another shape or kind.
+        """
+        specs = self.plan.tensors[self.plan.num_inputs :]
+        index = next((i for i, spec in enumerate(specs) if spec.name == name), None)
+        if index is None:
+            raise ValueError(f"no state {name!r}; there are {[spec.name for spec in specs]}")
+        spec, given = specs[index], np.asarray(value)
+        if given.shape != spec.shape or not np.can_cast(given.dtype, spec.dtype, "same_kind"):
+            raise ValueError(
+                f"{name!r} is {spec.dtype}{list(spec.shape)}, not {given.dtype}{list(given.shape)}"
+            )
+        self._state[index].copyfrom(np.ascontiguousarray(given, spec.dtype))
+
+    def set_learning_rate(self, value: float) -> None:
+        """The learning rate of the steps to come; every rank must set the same."""
+        self.set_value(LEARNING_RATE, value)
 
 
 def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:

@@ -63,8 +63,9 @@ def test_tied_frozen_unused_and_buffers() -> None:
     assert tuple(step.gradient_names) == trained
     assert step.unused_parameters == ("detached", "never_read.bias", "never_read.weight")
     assert step.buffer_names == ("scale", "positions", "steps")
-    assert step.state_names == tuple(f"{name}.momentum_buffer" for name in trained)
-    assert step.output_names == ("loss", *trained, "steps", *step.state_names)
+    momenta = tuple(f"{name}.momentum_buffer" for name in trained)
+    assert step.state_names == (*momenta, "optimizer.learning_rate")
+    assert step.output_names == ("loss", *trained, "steps", *momenta)
 
 
 def test_layout_of_main() -> None:
@@ -79,6 +80,13 @@ def test_layout_of_main() -> None:
     arguments = (*step.input_names, *step.names)
     donated = {arguments[p]: step.output_names[o] for p, o in step.donated.items()}
     assert donated == {name: name for name in step.output_names[1:]}
+    assert set(step.names) - set(donated) == {
+        "frozen.weight",
+        "detached",
+        "scale",
+        "positions",
+        "optimizer.learning_rate",
+    }
     (block,) = main.body.blocks
     assert isinstance(block, relax.DataflowBlock)
     bound = [str(binding.var.name) for binding in block.bindings]
