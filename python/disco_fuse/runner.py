@@ -105,7 +105,7 @@ class StepRunner:
             raise ValueError(
                 f"{name!r} is {spec.dtype}{list(spec.shape)}, not {given.dtype}{list(given.shape)}"
             )
-        self._state[index].copyfrom(np.ascontiguousarray(given, spec.dtype))
+        self._state[index].copyfrom(np.array(given, spec.dtype, order="C"))
 
     def set_learning_rate(self, value: float) -> None:
         """The learning rate of the steps to come; every rank must set the same."""
@@ -115,10 +115,10 @@ class StepRunner:
 def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:
     if spec.name not in values:
         raise ValueError(f"no value for {spec.name!r}; there are {sorted(values)}")
-    value = np.ascontiguousarray(values[spec.name])
+    value = np.array(values[spec.name], order="C")  # ascontiguousarray adds an axis to a scalar
     if value.shape != spec.shape or str(value.dtype) != spec.dtype:
         raise ValueError(
             f"{spec.name!r} is {value.dtype}{list(value.shape)}, but the plan wants "
             f"{spec.dtype}{list(spec.shape)}"
         )
-    return value.copy()
+    return value
