@@ -11,7 +11,7 @@ import tvm
 from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
-from disco_fuse.frontend.training_step import LEARNING_RATE
+from disco_fuse.frontend.training_step import LEARNING_RATE, RANDOM_RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.plan import STEP_FILE, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
@@ -44,6 +44,7 @@ class StepRunner:
         check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
         state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
         communicator.broadcast(state)
+        self._set_rank(state, communicator.rank)
         self._state = [tvm.runtime.tensor(value) for value in state]
         if self.plan.needs_blas:
             load_library()
@@ -51,6 +52,12 @@ class StepRunner:
         self._vm = relax.VirtualMachine(module, tvm.cpu())
         self._main = self._vm["main"]
         self._session = Session(communicator)
+
+    def _set_rank(self, state: Sequence[NDArray[Any]], rank: int) -> None:
+        """The one number of the state in which ranks differ: what they draw depends on it."""
+        for spec, value in zip(self.plan.tensors[self.plan.num_inputs :], state, strict=True):
+            if spec.name == RANDOM_RANK:
+                value[...] = rank
 
     def step(self, batch: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         """Run one step; the state is updated in place.

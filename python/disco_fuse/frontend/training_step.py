@@ -14,6 +14,9 @@ import tvm
 # State of the whole optimizer, not of one parameter.
 OPTIMIZER_PREFIX = "optimizer."
 LEARNING_RATE = "optimizer.learning_rate"
+# State of the random numbers, uint32 scalars: steps begun, the rank, key. Only the rank differs
+# between ranks.
+RANDOM_STEP, RANDOM_RANK, RANDOM_KEY = "random.step", "random.rank", "random.key"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,9 +14,16 @@ import torch
 from tvm import relax
 
 from disco_fuse.frontend.optimizer import Optimizer, StateTensor
+from disco_fuse.frontend.random import key_of_seed
 from disco_fuse.frontend.torch.converters.registry import TVM_DTYPES
+from disco_fuse.frontend.torch.draws import draws_random_numbers
 from disco_fuse.frontend.torch.export import JointGraph
-from disco_fuse.frontend.training_step import OPTIMIZER_PREFIX
+from disco_fuse.frontend.training_step import (
+    OPTIMIZER_PREFIX,
+    RANDOM_KEY,
+    RANDOM_RANK,
+    RANDOM_STEP,
+)
 
 # Averages and updates of these are computed in float32.
 HALF_DTYPES = ("float16", "bfloat16")
@@ -36,7 +43,9 @@ class Layout:
     states : dict
         Trained parameter to its full names and state tensors.
     shared : dict
-        Full name to state tensor of what there is once.
+        Full name to state tensor of the optimizer as a whole.
+    random : dict
+        Full name to state tensor of the random numbers; empty if there are none.
     """
 
     inputs: tuple[str, ...]
@@ -45,12 +54,13 @@ class Layout:
     trained: tuple[str, ...]
     states: dict[str, dict[str, StateTensor]]
     shared: dict[str, StateTensor]
+    random: dict[str, StateTensor]
 
     @property
     def all_states(self) -> dict[str, StateTensor]:
         """Full name to state tensor."""
         owned = (item for states in self.states.values() for item in states.items())
-        return dict(owned) | self.shared
+        return dict(owned) | self.shared | self.random
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -58,7 +68,9 @@ class Layout:
         return (*self.parameters, *self.buffers, *self.all_states)
 
 
-def make_layout(joint: JointGraph, inputs: tuple[str, ...], optimizer: Optimizer) -> Layout:
+def make_layout(
+    joint: JointGraph, inputs: tuple[str, ...], optimizer: Optimizer, seed: int
+) -> Layout:
     """Fix the order of everything.
 
     Raises
@@ -75,11 +87,20 @@ def make_layout(joint: JointGraph, inputs: tuple[str, ...], optimizer: Optimizer
         trained=trained,
         states={name: _states(name, optimizer, joint.tensors[name]) for name in trained},
         shared={OPTIMIZER_PREFIX + s.name: s for s in optimizer.shared_state()},
+        random=_random_state(seed) if draws_random_numbers(joint.graph) else {},
     )
     twice = [name for name, count in Counter(layout.arguments).items() if count > 1]
     if twice:
         raise ValueError(f"{twice} are names in the model and of optimizer state; rename them")
     return layout
+
+
+def _random_state(seed: int) -> dict[str, StateTensor]:
+    values = {RANDOM_STEP: 0, RANDOM_RANK: 0, RANDOM_KEY: key_of_seed(seed)}
+    return {
+        name: StateTensor(name=name, shape=(), dtype="uint32", value=value)
+        for name, value in values.items()
+    }
 
 
 def _states(name: str, optimizer: Optimizer, tensor: torch.Tensor) -> dict[str, StateTensor]:

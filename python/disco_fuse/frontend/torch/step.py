@@ -14,6 +14,7 @@ from torch import fx
 from tvm import relax
 
 from disco_fuse.frontend.optimizer import Optimizer
+from disco_fuse.frontend.random import RandomSource
 from disco_fuse.frontend.torch.export import JointGraph, export
 from disco_fuse.frontend.torch.layout import (
     Layout,
@@ -26,7 +27,7 @@ from disco_fuse.frontend.torch.layout import (
 )
 from disco_fuse.frontend.torch.translate import translate
 from disco_fuse.frontend.torch.updates import emit_gradients, emit_update
-from disco_fuse.frontend.training_step import TrainingStep
+from disco_fuse.frontend.training_step import RANDOM_STEP, TrainingStep
 
 
 def training_step(
@@ -35,6 +36,7 @@ def training_step(
     *,
     loss: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
     optimizer: Optimizer,
+    seed: int = 0,
 ) -> TrainingStep:
     """Import forward, backward and update of a model as one Relax function.
 
@@ -56,6 +58,9 @@ def training_step(
         A function or module from (model output, target) to a scalar tensor.
     optimizer : Optimizer
         Writes the updates, for instance :class:`disco_fuse.frontend.SGD`.
+    seed : int
+        Of the random numbers (0 to 2**32 - 1) of a model with dropout and the like. They depend on
+        it, on the rank and on the number of steps, all of them state of the step.
 
     Raises
     ------
@@ -65,13 +70,13 @@ def training_step(
         If the loss is not a scalar or depends on no trained parameter, or the model writes to its
         inputs.
     UnsupportedOperatorError
-        If the graph holds an operator without a verified translation, or a random one.
+        If the graph holds an operator without a verified translation.
     """
     if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         kinds = [type(x).__name__ for x in example_inputs]
         raise TypeError(f"example_inputs must be one or more tensors, got {kinds}")
     joint = export(model, example_inputs, loss)
-    layout = make_layout(joint, input_names(model, len(example_inputs), loss), optimizer)
+    layout = make_layout(joint, input_names(model, len(example_inputs), loss), optimizer, seed)
     mod, outputs, gradient_names = _build(joint, layout, optimizer)
     return TrainingStep(
         mod=mod,
@@ -99,9 +104,14 @@ def _build(
     hints = {node: identifier(f"grad_{name}") for name, node in joint.gradients.items()}
     with builder.function("main", [*inputs, *arguments.values()]):
         with builder.dataflow():
-            values = translate(joint, variables, builder, hints)
+            source, new = None, {}
+            if layout.random:
+                source = RandomSource(builder, *(arguments[name] for name in layout.random))
+                one = relax.const(1, "uint32")
+                new[RANDOM_STEP] = builder.emit(relax.op.add(arguments[RANDOM_STEP], one))
+            values = translate(joint, variables, builder, hints, source)
             gradients = emit_gradients(joint, values, builder)
-            new = {name: values[node] for name, node in joint.new_buffers.items()}
+            new |= {name: values[node] for name, node in joint.new_buffers.items()}
             new |= emit_update(gradients, arguments, layout, builder, optimizer)
             results = {"loss": values[joint.loss]}
             results |= {f"output_{i}": values[node] for i, node in enumerate(joint.outputs)}
