@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_parallel_workloads import clipped_adamw
+import tvm
+from data_parallel_workloads import batches, clipped_adamw, dropout
+from tvm import relax
 
 from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.baselines import baseline
@@ -81,6 +83,43 @@ def test_clipped_adamw_as_ddp(num_ranks: int, tmp_path: Path) -> None:
     losses = np.array([r.losses for r in comparison.results])
     assert [r.name for r in comparison.results] == ["none", "disco_fuse", "pytorch_ddp"]
     np.testing.assert_allclose(losses, np.broadcast_to(losses[-1], losses.shape), rtol=2e-5)
+
+
+def one_process(step: TrainingStep, num_ranks: int, num_steps: int) -> list[float]:
+    """Mean losses of ranks that run after one another in this process, with plain SGD.
+
+    Its update is linear in the gradient: the mean of the ranks' new weights is the new weight for
+    the mean gradient.
+    """
+    legal = relax.transform.LegalizeOps()(step.mod)
+    main = relax.VirtualMachine(tvm.compile(legal, target="llvm"), tvm.cpu())["main"]
+    streams = [batches(rank, num_ranks) for rank in range(num_ranks)]
+    values, losses = dict(step.values), []
+    for _ in range(num_steps):
+        results = []
+        for rank, stream in enumerate(streams):
+            own = values | {"random.rank": np.array(rank, "uint32")}
+            arguments = [*next(stream), *(own[name] for name in step.names)]
+            outputs = main(*(tvm.runtime.tensor(np.asarray(a)) for a in arguments))
+            results.append(dict(zip(step.output_names, (o.numpy() for o in outputs), strict=True)))
+        losses.append(float(np.mean([result["loss"] for result in results])))
+        new = {name: np.mean([r[name] for r in results], 0) for name in step.output_names[1:]}
+        values |= {name: value.astype(values[name].dtype) for name, value in new.items()}
+    return losses
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_every_rank_and_step_drops_something_else(num_ranks: int, tmp_path: Path) -> None:
+    """Fused or not, ranks draw what the definition says for their rank and step."""
+    step = step_of(dropout())
+    plans = write_plans(step, tmp_path)
+    comparison = compare(
+        f"{WORKLOADS}:dropout", plans, step.values, num_ranks=num_ranks, num_steps=8,
+        num_warmup=0, with_ddp=False,
+    )  # fmt: skip
+    expected = one_process(step, num_ranks, 8)
+    for result in comparison.results:
+        np.testing.assert_allclose(result.losses, expected, rtol=2e-5)
 
 
 def test_state_is_set_between_steps(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from disco_fuse.frontend.optimizer import AdamW, ClipGlobalNorm, Optimizer
+from disco_fuse.frontend.optimizer import SGD, AdamW, ClipGlobalNorm, Optimizer
 from disco_fuse.workload import Batch, Workload
 
 BATCH = 6
@@ -33,10 +33,10 @@ def network() -> torch.nn.Module:
     )
 
 
-def _workload(optimizer: Optimizer) -> Workload:
+def _workload(optimizer: Optimizer, model: torch.nn.Module | None = None) -> Workload:
     return Workload(
         name="data_parallel",
-        model=network(),
+        model=model or network(),
         loss=F.mse_loss,
         optimizer=optimizer,
         batches=batches,
@@ -45,3 +45,10 @@ def _workload(optimizer: Optimizer) -> Workload:
 
 def clipped_adamw() -> Workload:
     return _workload(ClipGlobalNorm(optimizer=AdamW(lr=0.02, weight_decay=0.1), max_norm=0.5))
+
+
+def dropout() -> Workload:
+    model = network()
+    model.insert(2, torch.nn.Dropout(0.3))
+    model.insert(1, torch.nn.Dropout(0.3))
+    return _workload(SGD(lr=0.05), model)
