@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
+from disco_fuse.frontend.training_step import LEARNING_RATE, RANDOM_RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.plan import STEP_FILE, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
@@ -43,6 +44,7 @@ class StepRunner:
         check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
         state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
         communicator.broadcast(state)
+        self._set_rank(state, communicator.rank)
         self._state = [tvm.runtime.tensor(value) for value in state]
         if self.plan.needs_blas:
             load_library()
@@ -50,6 +52,12 @@ class StepRunner:
         self._vm = relax.VirtualMachine(module, tvm.cpu())
         self._main = self._vm["main"]
         self._session = Session(communicator)
+
+    def _set_rank(self, state: Sequence[NDArray[Any]], rank: int) -> None:
+        """The one number of the state in which ranks differ: what they draw depends on it."""
+        for spec, value in zip(self.plan.tensors[self.plan.num_inputs :], state, strict=True):
+            if spec.name == RANDOM_RANK:
+                value[...] = rank
 
     def step(self, batch: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         """Run one step; the state is updated in place.
@@ -80,14 +88,44 @@ class StepRunner:
         names = [spec.name for spec in self.plan.tensors[self.plan.num_inputs :]]
         return {name: value.numpy() for name, value in zip(names, self._state, strict=True)}
 
+    def set_value(self, name: str, value: ArrayLike) -> None:
+        """Overwrite one tensor of the state, on this rank.
+
+        Parameters
+        ----------
+        name : str
+            As in ``plan.tensors``, for instance "optimizer.learning_rate".
+        value : array or number
+            Of the tensor's shape; cast to its dtype if that loses no kind (int to float, say).
+
+        Raises
+        ------
+        ValueError
+            There is no such state, or the value has another shape or kind.
+        """
+        specs = self.plan.tensors[self.plan.num_inputs :]
+        index = next((i for i, spec in enumerate(specs) if spec.name == name), None)
+        if index is None:
+            raise ValueError(f"no state {name!r}; there are {[spec.name for spec in specs]}")
+        spec, given = specs[index], np.asarray(value)
+        if given.shape != spec.shape or not np.can_cast(given.dtype, spec.dtype, "same_kind"):
+            raise ValueError(
+                f"{name!r} is {spec.dtype}{list(spec.shape)}, not {given.dtype}{list(given.shape)}"
+            )
+        self._state[index].copyfrom(np.array(given, spec.dtype, order="C"))
+
+    def set_learning_rate(self, value: float) -> None:
+        """The learning rate of the steps to come; every rank must set the same."""
+        self.set_value(LEARNING_RATE, value)
+
 
 def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:
     if spec.name not in values:
         raise ValueError(f"no value for {spec.name!r}; there are {sorted(values)}")
-    value = np.ascontiguousarray(values[spec.name])
+    value = np.array(values[spec.name], order="C")  # ascontiguousarray adds an axis to a scalar
     if value.shape != spec.shape or str(value.dtype) != spec.dtype:
         raise ValueError(
             f"{spec.name!r} is {value.dtype}{list(value.shape)}, but the plan wants "
             f"{spec.dtype}{list(spec.shape)}"
         )
-    return value.copy()
+    return value

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from disco_fuse.frontend.optimizer import SGD, Optimizer, StateTensor
+from disco_fuse.frontend.optimizer import SGD, Adam, AdamW, ClipGlobalNorm, Optimizer, StateTensor
 from disco_fuse.frontend.training_step import TrainingStep
 
-__all__ = ["SGD", "Optimizer", "StateTensor", "TrainingStep"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "ClipGlobalNorm",
+    "Optimizer",
+    "StateTensor",
+    "TrainingStep",
+]

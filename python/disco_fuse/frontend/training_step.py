@@ -11,6 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
+# State of the whole optimizer, not of one parameter.
+OPTIMIZER_PREFIX = "optimizer."
+LEARNING_RATE = "optimizer.learning_rate"
+# State of the random numbers, uint32 scalars: steps begun, the rank, key. Only the rank differs
+# between ranks.
+RANDOM_STEP, RANDOM_RANK, RANDOM_KEY = "random.step", "random.rank", "random.key"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingStep:
@@ -31,7 +38,9 @@ class TrainingStep:
         Names in the model. A parameter that is tied to others has the first of their names;
         what the loss does not read is left out.
     state_names : tuple of str
-        Optimizer state, as ``parameter name`` + ``.`` + ``name in the optimizer``.
+        Optimizer state, as ``parameter name`` + ``.`` + ``name in the optimizer``; then what there
+        is once, as ``optimizer.`` + name. "optimizer.learning_rate" (a float64 scalar) is never
+        written by the step: the caller may change it between steps.
     output_names : tuple of str
         "loss", "output_0"..., then the names of updated parameters, buffers and states.
     gradient_names : mapping

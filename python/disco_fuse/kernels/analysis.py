@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -23,6 +24,10 @@ SMALL_ROW = 4096  # elements: a vector this short is one row, a longer one is no
 
 _DIVISIONS = frozenset({"sqrt", "rsqrt", "fmod", "floor_div"})
 _FREE = frozenset({"if_then_else", "likely", "reinterpret"})
+_SIMPLE = frozenset(
+    {"fabs", "floor", "ceil", "round", "trunc", "isnan"}
+    | {"bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,29 +102,49 @@ def stage_flops(stage: Stage) -> int:
 
 
 def expression_flops(expr: tirx.Expr) -> int:
-    """Operations to evaluate an expression once; index arithmetic is free."""
-    if isinstance(expr, tvm.ir.TensorLoad | tirx.Var | tirx.IntImm | tirx.FloatImm):
-        return 0
+    """Operations to evaluate an expression once; index arithmetic is free.
+
+    Equal subexpressions count once, as the schedules compute them once.
+    """
+    costs: dict[tuple[Any, ...], int] = {}
+
+    def visit(node: tirx.Expr) -> tuple[Any, ...]:
+        own, children, identity = _operation(node)
+        key = (type(node), identity, *(id_of.setdefault(visit(c), len(id_of)) for c in children))
+        costs[key] = own
+        return key
+
+    id_of: dict[tuple[Any, ...], int] = {}
+    visit(expr)
+    return sum(costs.values())
+
+
+def _operation(expr: tirx.Expr) -> tuple[int, tuple[tirx.Expr, ...], Any]:
+    """Operations of one node, its operands, and what else tells it from another node."""
+    dtype = str(expr.ty.dtype) if hasattr(expr.ty, "dtype") else ""
+    if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+        return 0, (), (expr.value, dtype)
+    if isinstance(expr, tvm.ir.TensorLoad):
+        return 0, (), (expr.source, str(expr.indices))
     if isinstance(expr, prim.Div | prim.FloorDiv | prim.Mod | prim.FloorMod):
-        return DIVISION_FLOPS + expression_flops(expr.a) + expression_flops(expr.b)
+        return DIVISION_FLOPS, (expr.a, expr.b), None
+    if isinstance(expr, prim.Not | prim.BitwiseNot):
+        return 1, (expr.a,), None
     if isinstance(expr, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr):
-        if isinstance(expr, prim.Not):
-            return 1 + expression_flops(expr.a)
-        return 1 + expression_flops(expr.a) + expression_flops(expr.b)
+        return 1, (expr.a, expr.b), None
     if isinstance(expr, prim.Select):
-        parts = (expr.condition, expr.true_value, expr.false_value)
-        return 1 + sum(expression_flops(part) for part in parts)
+        return 1, (expr.condition, expr.true_value, expr.false_value), None
     if isinstance(expr, prim.Cast):
-        return 1 + expression_flops(expr.value)
+        return 1, (expr.value,), dtype
     if isinstance(expr, tvm.ir.Call):
         name = expr.op.name.rpartition(".")[2]
         own = TRANSCENDENTAL_FLOPS
         if name in _DIVISIONS:
             own = DIVISION_FLOPS
-        elif name in _FREE or name in ("fabs", "floor", "ceil", "round", "trunc", "isnan"):
+        elif name in _FREE or name in _SIMPLE:
             own = 1
-        return own + sum(expression_flops(arg) for arg in expr.args)
-    return 1
+        return own, tuple(expr.args), name
+    return (0 if isinstance(expr, tirx.Var) else 1), (), expr
 
 
 def _opaque_flops(statement: tirx.Stmt) -> int:

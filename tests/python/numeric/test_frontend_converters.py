@@ -23,7 +23,7 @@ from disco_fuse.frontend.torch import training_step
 from disco_fuse.frontend.torch.constants import fold_constants
 from disco_fuse.frontend.torch.converters import CONVERTERS
 from disco_fuse.frontend.torch.export import export
-from disco_fuse.frontend.torch.verified import VERIFIED_OPERATORS
+from disco_fuse.frontend.torch.verified import RANDOM_OPERATORS, VERIFIED_OPERATORS
 
 aten = torch.ops.aten
 Function = Callable[..., Any]
@@ -348,4 +348,5 @@ def test_every_verified_operator_is_covered(request: pytest.FixtureRequest) -> N
     functions = {item.function for item in here}  # type: ignore[attr-defined]
     if len(functions) < 20:
         pytest.skip("needs all tests of this file")
-    assert sorted(VERIFIED_OPERATORS - COVERED) == []
+    # test_dropout.py covers what draws random numbers.
+    assert sorted(VERIFIED_OPERATORS - RANDOM_OPERATORS - COVERED) == []

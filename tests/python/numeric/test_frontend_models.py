@@ -64,7 +64,7 @@ def test_mlp_over_twenty_steps_of_every_sgd() -> None:
         SGD(lr=0.1, momentum=0.9),
         SGD(lr=0.1, momentum=0.8, weight_decay=0.02, nesterov=True),
     ):
-        check_against_eager(model, batches, loss=F.mse_loss, sgd=sgd)
+        check_against_eager(model, batches, loss=F.mse_loss, optimizer=sgd)
 
 
 def test_byte_gpt_has_the_advertised_size() -> None:

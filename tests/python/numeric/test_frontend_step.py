@@ -63,8 +63,9 @@ def test_tied_frozen_unused_and_buffers() -> None:
     assert tuple(step.gradient_names) == trained
     assert step.unused_parameters == ("detached", "never_read.bias", "never_read.weight")
     assert step.buffer_names == ("scale", "positions", "steps")
-    assert step.state_names == tuple(f"{name}.momentum_buffer" for name in trained)
-    assert step.output_names == ("loss", *trained, "steps", *step.state_names)
+    momenta = tuple(f"{name}.momentum_buffer" for name in trained)
+    assert step.state_names == (*momenta, "optimizer.learning_rate")
+    assert step.output_names == ("loss", *trained, "steps", *momenta)
 
 
 def test_layout_of_main() -> None:
@@ -79,6 +80,13 @@ def test_layout_of_main() -> None:
     arguments = (*step.input_names, *step.names)
     donated = {arguments[p]: step.output_names[o] for p, o in step.donated.items()}
     assert donated == {name: name for name in step.output_names[1:]}
+    assert set(step.names) - set(donated) == {
+        "frozen.weight",
+        "detached",
+        "scale",
+        "positions",
+        "optimizer.learning_rate",
+    }
     (block,) = main.body.blocks
     assert isinstance(block, relax.DataflowBlock)
     bound = [str(binding.var.name) for binding in block.bindings]
@@ -236,11 +244,11 @@ def test_unsupported_operator_of_the_backward_pass(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: F.dropout(x, 0.1, training=True),
-        lambda x: F.dropout1d(x, 0.1, training=True),
-        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
-        lambda x: x + torch.rand_like(x),
-        lambda x: x * torch.bernoulli(torch.full_like(x, 0.5)),
+        lambda x: x + torch.randn_like(x),
+        lambda x: x + torch.normal(0.0, 1.0, (4, 6)),
+        lambda x: x + torch.randint(0, 5, (4, 6)),
+        lambda x: x[torch.randperm(4)],
+        lambda x: F.rrelu(x, training=True),
     ],
 )
 def test_random_operators(function: Any) -> None:
@@ -250,17 +258,18 @@ def test_random_operators(function: Any) -> None:
     assert "test_frontend_step.py:" in message
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes self.model.lstm:UserWarning")
-def test_dropout_inside_an_lstm() -> None:
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.model.rnn:UserWarning")
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_dropout_that_torch_loses(kind: Any) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.lstm = nn.LSTM(6, 6, num_layers=2, dropout=0.5)
+            self.rnn = kind(6, 6, num_layers=2, dropout=0.5)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.lstm(x)[0]
+            return self.rnn(x)[0]
 
-    with pytest.raises(UnsupportedOperatorError, match=r"lstm.*random numbers"):
+    with pytest.raises(UnsupportedOperatorError, match=r"(lstm|gru).*random numbers"):
         training_step(Net().double(), batches()[0], loss=F.mse_loss, optimizer=SGD_STEP)
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
-from disco_fuse.errors import UnsupportedOperatorError
-from disco_fuse.frontend.torch.provenance import number_calls, origin_of
+from disco_fuse.frontend.torch.draws import check_draws, check_no_draw_is_lost
+from disco_fuse.frontend.torch.provenance import number_calls
 from disco_fuse.frontend.torch.simplify import simplify
 
 
@@ -90,16 +90,19 @@ def export(
     Raises
     ------
     UnsupportedOperatorError
-        If an operator (dropout in training mode, for instance) draws random numbers.
+        If an operator draws random numbers in a way that torch's joint graph loses, or that there
+        is no converter for.
     ValueError
         If the loss is not a scalar that depends on a trained parameter, or the model writes to its
         inputs.
     """
     module = _Loss(model, loss)
     program = _export_forward(module, inputs)
+    num_draws = check_draws(program)
     names, tensors = _names_and_tensors(module)
     unused, shared = _inspect_gradients(program)
     joint = _export_joint(program, unused, shared)
+    check_no_draw_is_lost(joint, num_draws)
     return _sort_by_role(joint, names, tensors, unused, program)
 
 
@@ -129,32 +132,9 @@ def _export_settings() -> Iterator[None]:
 
 
 def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
-    """The forward program of the training loss, refused if it draws random numbers."""
+    """The forward program of the training loss."""
     with _export_settings():
-        program = torch.export.export(module, tuple(x.detach() for x in inputs))
-    for node in program.graph.nodes:
-        if node.op == "call_function" and _draws_random_numbers(node):
-            raise UnsupportedOperatorError(
-                f"operator {node.target} (from {origin_of(node)}) draws random numbers, which a "
-                "training step cannot do; importing dropout as the identity would be wrong. Set "
-                "its probability to 0, or call .eval() on that module."
-            )
-    return program
-
-
-def _draws_random_numbers(node: fx.Node) -> bool:
-    """Whether the operator is random, and not switched off by its probability or train flag."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    schema = target._schema.arguments
-    values = {a.name: a.default_value for a in schema if a.has_default_value()}
-    values |= {a.name: value for a, value in zip(schema, node.args, strict=False)} | node.kwargs
-    probability = next((values[k] for k in ("p", "dropout", "dropout_p") if k in values), None)
-    trains = values.get("train", values.get("training", True))
-    return probability is None or (probability != 0 and bool(trains))
+        return torch.export.export(module, tuple(x.detach() for x in inputs))
 
 
 def _export_joint(

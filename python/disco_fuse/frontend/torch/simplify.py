@@ -45,6 +45,8 @@ def simplify(graph: fx.Graph) -> None:
             graph.erase_node(node)
             continue
         _compose_with_producer(node)
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            continue  # two draws are two draws
         same = node.args[0] if _is_identity(node) else seen.setdefault(_key(node), node)
         if same is not node:
             node.replace_all_uses_with(same)

@@ -7,7 +7,7 @@ that torch computed for it; most faults of a converter surface here, with the no
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from tvm import relax
 
+from disco_fuse.frontend.random import RandomSource
 from disco_fuse.frontend.torch.constants import collapse, fold_constants
 from disco_fuse.frontend.torch.converters import CONVERTERS, Node, Refusal
 from disco_fuse.frontend.torch.converters.registry import TVM_DTYPES, Expr, dtype_of, shape_of
@@ -28,6 +29,7 @@ def translate(
     variables: Mapping[fx.Node, relax.Var],
     builder: relax.BlockBuilder,
     names: Mapping[fx.Node, str],
+    random: RandomSource | None = None,
 ) -> dict[fx.Node, Expr]:
     """Emit the calls of a joint graph into the builder's dataflow block.
 
@@ -41,6 +43,8 @@ def translate(
         Inside a dataflow block.
     names : mapping
         Names for the variables of some nodes; the others keep torch's.
+    random : RandomSource, optional
+        Needed if a node draws random numbers.
 
     Returns
     -------
@@ -63,19 +67,21 @@ def translate(
                 reason = f"result {node.args[1]} is not computed, but the model reads it."
                 raise unsupported(node.args[0], reason, joint.forward)
             continue
-        values[node] = _convert(joint, node, values, constants, names.get(node, node.name))
+        emit = _named_emit(builder, names.get(node, node.name))
+        values[node] = _convert(joint, Node(node, emit, random), values, constants)
     outputs = joint.graph.output_node().all_input_nodes
     return values | {n: constants.dense(n) for n in outputs if n in constants.values}
 
 
+def _named_emit(builder: relax.BlockBuilder, name: str) -> Callable[[Expr], Expr]:
+    return lambda expr: builder.emit(expr, name_hint=name)
+
+
 def _convert(
-    joint: JointGraph,
-    node: fx.Node,
-    values: dict[fx.Node, Any],
-    constants: _Constants,
-    name: str,
+    joint: JointGraph, context: Node, values: dict[fx.Node, Any], constants: _Constants
 ) -> Any:
     """Convert one call and check the result against torch's."""
+    node = context.fx_node
     target = str(node.target)
     if target not in VERIFIED_OPERATORS:
         raise unsupported(node, "there is no verified translation.", joint.forward)
@@ -87,14 +93,12 @@ def _convert(
         return constants.collapsed(x) if entry.broadcasts else constants.dense(x)
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), argument)
-    builder = constants.builder
-    context = Node(node, lambda expr: builder.emit(expr, name_hint=name))
     try:
         result = entry.convert(context, *args, **kwargs)
     except Refusal as refusal:
         raise unsupported(node, f"{refusal}.", joint.forward) from None
     if entry.broadcasts and shape_of(result) != context.shape:  # what is constant was collapsed
-        result = builder.emit(relax.op.broadcast_to(result, context.shape), name_hint=name)
+        result = context.emit(relax.op.broadcast_to(result, context.shape))
     _check(node, result)
     return result
 

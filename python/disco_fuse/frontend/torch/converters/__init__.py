@@ -8,6 +8,7 @@ from disco_fuse.frontend.torch.converters import (
     indexing,
     linear,
     normalization,
+    random,
     reduction,
     shape,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "indexing",
     "linear",
     "normalization",
+    "random",
     "reduction",
     "shape",
 ]

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 from tvm import relax
 
+from disco_fuse.frontend.random import RandomSource
+
 Expr = Any
 Converter = Callable[..., Any]
 
@@ -40,10 +42,19 @@ class Node:
         The call; its ``meta["val"]`` is the fake tensor (or tuple) that torch computed.
     emit : callable
         Binds an expression to a new variable of the dataflow block and returns the variable.
+    source : RandomSource or None
+        Where random numbers come from, in a step that draws some.
     """
 
     fx_node: fx.Node
     emit: Callable[[Expr], Expr]
+    source: RandomSource | None = None
+
+    @property
+    def random(self) -> RandomSource:
+        """The source, for operators that draw: a step with one of them has it."""
+        assert self.source is not None, self.fx_node.format_node()
+        return self.source
 
     @property
     def value(self) -> Any:
