@@ -53,7 +53,7 @@ def test_command_with_hosts(run_ranks: RunRanks) -> None:  # noqa: ARG001 - skip
 
 def test_timeout_leaves_no_process(run_ranks: RunRanks) -> None:  # noqa: ARG001
     with pytest.raises(subprocess.TimeoutExpired) as caught:
-        launch.run([RANKS, "hangs"], 2, timeout_s=6, capture=True, oversubscribe=True)
+        launch.run([RANKS, "hangs"], 2, timeout_s=20, capture=True, oversubscribe=True)
     pids = pids_in(caught.value.stdout)
     assert len(pids) == 2
     assert_none_left(pids)
