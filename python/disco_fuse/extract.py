@@ -146,6 +146,12 @@ class _Reader:
             return True
         if not is_op(value, "relax.call_tir") or len(call_inputs(value)) != 1:
             return False
+        source, result = call_inputs(value)[0].ty, value.ty_args[0]
+        if not isinstance(source, relax.TensorType) or not isinstance(result, relax.TensorType):
+            return False
+        # A copy of equal shape is meant as a copy: OwnGradients and the frontend make some.
+        if static_shape(source) == static_shape(result):
+            return False
         return bool(relax.analysis.has_reshape_pattern(self.mod[value.args[0]]))
 
     def _describe(self, binding: relax.VarBinding) -> Op:

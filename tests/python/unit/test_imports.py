@@ -20,7 +20,7 @@ LAYERS = [
     ["config"],
     ["strategy"],
     ["cost_model", "kernels", "frontend"],
-    ["simulate", "insert", "workload"],
+    ["simulate", "insert", "own_gradients", "workload"],
     ["search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "baselines"],
