@@ -41,8 +41,7 @@ def graphs(names: tuple[str, ...], every: bool, json_file: str | None) -> None:
         raise click.UsageError(f"give names or --all; names are {', '.join(zoo.models())}")
     references = {name: _reference(name) for name in (zoo.models() if every else names)}
     rows, failed = _measure_all(references)
-    table = [_HEADER, *map(_cells, rows)]
-    show(table, {"models": rows}, json_file)
+    show([_HEADER, *map(_cells, rows)], {"models": rows}, json_file)
     if failed:
         raise click.ClickException(
             f"{len(failed)} of {len(references)} failed: {', '.join(failed)}"

@@ -19,7 +19,10 @@ json_option = click.option(
 
 
 def show(rows: Sequence[Sequence[str]], data: dict[str, Any], json_file: str | None) -> None:
-    """Print a table (its header is the first row) and write ``data``, as ``json_option`` says."""
+    """Print a table and write ``data`` as ``json_option`` says.
+
+    The first row is the header; a header alone is not printed.
+    """
     text = json.dumps(data, indent=1)
     if json_file == "-":
         click.echo(text)
@@ -29,7 +32,8 @@ def show(rows: Sequence[Sequence[str]], data: dict[str, Any], json_file: str | N
             Path(json_file).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise click.ClickException(f"cannot write {json_file}: {error}") from error
-    click.echo(markdown_table(rows))
+    if len(rows) > 1:
+        click.echo(markdown_table(rows))
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

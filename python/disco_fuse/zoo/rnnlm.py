@@ -28,12 +28,10 @@ class LSTM(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, time, width] to all hidden states, of the same shape."""
-        batch, time, width = x.shape
-        projected = self.input(x)
-        h = c = x.new_zeros(batch, width)
+        h = c = x.new_zeros(x.shape[0], x.shape[2])
         states = []
-        for t in range(time):
-            i, f, g, o = (projected[:, t] + self.recurrent(h)).chunk(4, dim=-1)
+        for projected in self.input(x).unbind(1):
+            i, f, g, o = (projected + self.recurrent(h)).chunk(4, dim=-1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
             states.append(h)

@@ -10,11 +10,13 @@ import pytest
 pytest.importorskip("torch", reason="the zoo's models are torch models")
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - the name used everywhere
 
 from disco_fuse import zoo
+from disco_fuse.zoo.attention import merge_heads, split_heads
 from disco_fuse.zoo.bert import Bert
 from disco_fuse.zoo.gpt2 import GPT2
-from disco_fuse.zoo.reformer import Reformer
+from disco_fuse.zoo.reformer import LSHAttention, Reformer
 from disco_fuse.zoo.resnet import ResNet
 from disco_fuse.zoo.rnnlm import RNNLM
 from disco_fuse.zoo.transformer import Transformer, sinusoids
@@ -88,6 +90,28 @@ def test_sinusoids() -> None:
         [f(t / 10_000 ** (i / 4)) for i in (0, 2) for f in (np.sin, np.cos)] for t in range(5)
     ]
     np.testing.assert_allclose(table, expected, atol=1e-6)
+
+
+def test_hash_attention_sorts_by_bucket_and_position() -> None:
+    attention = LSHAttention(8, 2, chunk=4, num_hashes=3, num_buckets=6).double()
+    q = torch.randn(2, 2, 16, 4, dtype=torch.float64)
+    rotated = torch.einsum("bhte,rek->bhrtk", q, attention.rotations)
+    buckets = attention._buckets(q)
+    assert torch.equal(buckets, torch.cat([rotated, -rotated], -1).argmax(-1))
+    order, rank = attention._sort(buckets)
+    assert torch.equal(order, torch.argsort(buckets, stable=True))
+    assert torch.equal(rank, order.argsort(-1))
+
+
+def test_hash_attention_of_two_chunks_sees_everything_before() -> None:
+    attention = LSHAttention(8, 2, chunk=8, num_hashes=3, num_buckets=4).double()
+    x = torch.randn(2, 16, 8, dtype=torch.float64)
+    q, v = (split_heads(part(x), 2) for part in (attention.query, attention.value))
+    scores = q @ F.normalize(q, dim=-1).transpose(-1, -2) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(torch.eye(16, dtype=torch.bool), -1e5)
+    scores = scores.masked_fill(torch.ones(16, 16, dtype=torch.bool).triu(1), -1e9)
+    expected = attention.out(merge_heads(scores.softmax(-1) @ v))
+    torch.testing.assert_close(attention(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_unknown_name() -> None:
