@@ -14,6 +14,8 @@ import tvm
 # State of the whole optimizer, not of one parameter.
 OPTIMIZER_PREFIX = "optimizer."
 LEARNING_RATE = "optimizer.learning_rate"
+# The last input of a weighted step.
+BATCH_WEIGHT = "batch_weight"
 # State of the random numbers, uint32 scalars: steps begun, the rank, key. Only the rank differs
 # between ranks.
 RANDOM_STEP, RANDOM_RANK, RANDOM_KEY = "random.step", "random.rank", "random.key"
