@@ -15,6 +15,12 @@ from tvm import relax
 
 from disco_fuse.frontend.optimizer import LOSS_SCALE, Optimizer, is_loss_scaled
 from disco_fuse.frontend.random import RandomSource
+from disco_fuse.frontend.torch.buffers import (
+    BUFFER_MODES,
+    BufferMode,
+    emit_buffers,
+    writes_statistics,
+)
 from disco_fuse.frontend.torch.converters.registry import Expr
 from disco_fuse.frontend.torch.export import JointGraph, export
 from disco_fuse.frontend.torch.layout import (
@@ -42,7 +48,9 @@ from disco_fuse.frontend.torch.updates import (
 from disco_fuse.frontend.training_step import (
     BATCH_WEIGHT,
     OPTIMIZER_PREFIX,
+    RANDOM_KEY,
     RANDOM_STEP,
+    RANK,
     TrainingStep,
 )
 
@@ -55,6 +63,7 @@ def training_step(
     optimizer: Optimizer,
     accumulate: int = 1,
     weighted: bool = False,
+    buffers: BufferMode = "broadcast",
     seed: int = 0,
 ) -> TrainingStep:
     """Import forward, backward and update of a model as one Relax function.
@@ -89,6 +98,10 @@ def training_step(
         ``sum(weight * gradient) / sum(weight)`` over micro-batches and ranks, which for batches of
         unequal or masked size is the gradient of the joined batch. The loss is weighted likewise,
         within the rank. The weights of a step must not all be 0.
+    buffers : str
+        What becomes of floating-point buffers that the model writes, such as running statistics:
+        with "broadcast" all ranks get rank 0's, as with PyTorch's DDP; with "average" the average
+        of all ranks; with "local" each keeps its own.
     seed : int
         Of the random numbers (0 to 2**32 - 1) of a model with dropout and the like. They depend on
         it, on the rank and on the number of steps, all of them state of the step.
@@ -99,24 +112,27 @@ def training_step(
         If an example input is not a tensor, or a dtype is not supported.
     ValueError
         If the loss is not a scalar or depends on no trained parameter, the model writes to its
-        inputs, or `accumulate` does not divide the leading size of an input.
+        inputs, `buffers` is none of these words, or `accumulate` does not divide the leading size of an input.
     UnsupportedOperatorError
         If the graph holds an operator without a verified translation.
     """
     if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         kinds = [type(x).__name__ for x in example_inputs]
         raise TypeError(f"example_inputs must be one or more tensors, got {kinds}")
+    if buffers not in BUFFER_MODES:
+        raise ValueError(f"buffers is {buffers!r}; allowed: {', '.join(BUFFER_MODES)}")
     scaled = weighted or is_loss_scaled(optimizer)
     factor = None if scaled else 1.0 / accumulate if accumulate > 0 else 1.0
     joint = export(model, micro_batch(example_inputs, accumulate), loss, factor)
     names = input_names(model, len(example_inputs), loss)
-    layout = make_layout(joint, names, optimizer, seed)
+    needs_rank = buffers == "broadcast" and writes_statistics(joint)
+    layout = make_layout(joint, names, optimizer, seed=seed, needs_rank=needs_rank)
     inputs = [
         relax.Var(identifier(name), tensor_type(x.shape, tvm_dtype(name, x)))
         for name, x in zip(names, example_inputs, strict=True)
     ]
     weight = relax.Var(BATCH_WEIGHT, tensor_type([accumulate], "float32")) if weighted else None
-    return _build(joint, layout, optimizer, inputs, weight, accumulate)
+    return _build(joint, layout, optimizer, inputs, weight, accumulate, buffers)
 
 
 def _build(
@@ -126,6 +142,7 @@ def _build(
     inputs: list[relax.Var],
     weight: relax.Var | None,
     accumulate: int,
+    buffers: BufferMode,
 ) -> TrainingStep:
     """Emit main."""
     builder = relax.BlockBuilder()
@@ -134,7 +151,7 @@ def _build(
     with builder.function("main", [*batch, *arguments.values()]):
         with builder.dataflow():
             results, averaged = _emit(
-                joint, layout, optimizer, builder, arguments, inputs, weight, accumulate
+                joint, layout, optimizer, builder, arguments, inputs, weight, accumulate, buffers
             )
             result = builder.emit_output(relax.Tuple(list(results.values())))
         builder.emit_func_output(result)
@@ -163,11 +180,13 @@ def _emit(
     inputs: list[relax.Var],
     weight: relax.Var | None,
     accumulate: int,
+    buffers: BufferMode,
 ) -> tuple[dict[str, Expr], dict[str, relax.Var]]:
     """Emit the body; the step's outputs, and what is averaged over ranks, by name."""
     source, new = None, {}
-    if layout.random:
-        source = RandomSource(builder, *(arguments[name] for name in layout.random))
+    if RANDOM_STEP in layout.runtime:
+        state = (arguments[name] for name in (RANDOM_STEP, RANK, RANDOM_KEY))
+        source = RandomSource(builder, *state)
         one = relax.const(1, "uint32")
         new[RANDOM_STEP] = builder.emit(relax.op.add(arguments[RANDOM_STEP], one))
     scaling = Scaling(weight=weight, loss_scale=arguments.get(OPTIMIZER_PREFIX + LOSS_SCALE))
@@ -183,7 +202,10 @@ def _emit(
         total = emit_total_weight(weight, averaged, builder)
         gradients = emit_weighted_mean(averaged, total, builder)
         averaged[BATCH_WEIGHT] = total
-    new |= {name: results[-1][node] for name, node in joint.new_buffers.items()}
+    written = {name: results[-1][node] for name, node in joint.new_buffers.items()}
+    written, also_averaged = emit_buffers(written, buffers, arguments.get(RANK), builder)
+    new |= written
+    averaged |= also_averaged
     new |= emit_update(gradients, arguments, layout, builder, optimizer)
     outputs = {"loss": emit_loss(joint, results, builder, scaling)}
     for index, value in enumerate(emit_outputs(joint, results, builder)):
