@@ -11,7 +11,7 @@ import tvm
 from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
-from disco_fuse.frontend.training_step import LEARNING_RATE, RANDOM_RANK
+from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.plan import STEP_FILE, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
@@ -54,9 +54,9 @@ class StepRunner:
         self._session = Session(communicator)
 
     def _set_rank(self, state: Sequence[NDArray[Any]], rank: int) -> None:
-        """The one number of the state in which ranks differ: what they draw depends on it."""
+        """The one number of the state in which ranks differ."""
         for spec, value in zip(self.plan.tensors[self.plan.num_inputs :], state, strict=True):
-            if spec.name == RANDOM_RANK:
+            if spec.name == RANK:
                 value[...] = rank
 
     def step(self, batch: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from disco_fuse.frontend.optimizer import SGD, Adam, AdamW, ClipGlobalNorm, Optimizer, StateTensor
+from disco_fuse.frontend.optimizer import (
+    SGD,
+    Adam,
+    AdamW,
+    ClipGlobalNorm,
+    LossScaling,
+    Optimizer,
+    StateTensor,
+)
 from disco_fuse.frontend.training_step import TrainingStep
 
 __all__ = [
@@ -10,6 +18,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "ClipGlobalNorm",
+    "LossScaling",
     "Optimizer",
     "StateTensor",
     "TrainingStep",

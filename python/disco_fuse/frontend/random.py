@@ -120,8 +120,8 @@ def philox2x32(
     counter: tirx.Expr, second: tirx.Expr, key: tirx.Expr
 ) -> tuple[tirx.Expr, tirx.Expr]:
     """Two random words (uint32) for two counters and a key (uint32)."""
-    # TVM tells LLVM that unsigned sums do not overflow, and fails on a cast whose bounds do not
-    # fit, so everything that wraps around is computed in 64 bits and masked.
+    # TVM tells LLVM that unsigned sums do not overflow, and fails on casts whose bounds do not fit:
+    # what wraps around is computed in 64 bits and masked.
     shift, mask, low = tirx.const(32, "uint64"), tirx.const(_WORDS - 1, "uint64"), counter
     for number in range(_ROUNDS):
         product = low.astype("uint64") * tirx.const(_MULTIPLIER, "uint64")

@@ -14,9 +14,11 @@ import tvm
 # State of the whole optimizer, not of one parameter.
 OPTIMIZER_PREFIX = "optimizer."
 LEARNING_RATE = "optimizer.learning_rate"
-# State of the random numbers, uint32 scalars: steps begun, the rank, key. Only the rank differs
-# between ranks.
-RANDOM_STEP, RANDOM_RANK, RANDOM_KEY = "random.step", "random.rank", "random.key"
+# The last input of a weighted step.
+BATCH_WEIGHT = "batch_weight"
+# uint32 scalars: this rank, the one state in which ranks differ; steps begun and key of the random
+# numbers.
+RANK, RANDOM_STEP, RANDOM_KEY = "rank", "random.step", "random.key"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 import tvm
-from data_parallel_workloads import batches, clipped_adamw, dropout
+from data_parallel_workloads import (
+    batches,
+    clipped_adamw,
+    dropout,
+    normalised,
+    overflowing,
+    padded,
+    padded_batches,
+)
 from tvm import relax
 
 from disco_fuse.allreduce import AllReduceModel
@@ -17,10 +28,12 @@ from disco_fuse.compare import compare
 from disco_fuse.config import ClusterSpec, DeviceSpec, SearchConfig
 from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import extract
-from disco_fuse.frontend.torch import training_step
+from disco_fuse.frontend import SGD
+from disco_fuse.frontend.torch import to_torch_optimizer, training_step
 from disco_fuse.frontend.training_step import TrainingStep
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.kernels.library import library_available
+from disco_fuse.launch import run
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
 from disco_fuse.runner import StepRunner
@@ -30,7 +43,8 @@ from disco_fuse.simulate import schedule
 from disco_fuse.target import host_target
 from disco_fuse.workload import Workload
 
-WORKLOADS = Path(__file__).parents[1] / "shared" / "data_parallel_workloads.py"
+HERE = Path(__file__).parent
+WORKLOADS = HERE.parent / "shared" / "data_parallel_workloads.py"
 CLUSTER = ClusterSpec(
     name="test",
     world_size=2,
@@ -98,7 +112,7 @@ def one_process(step: TrainingStep, num_ranks: int, num_steps: int) -> list[floa
     for _ in range(num_steps):
         results = []
         for rank, stream in enumerate(streams):
-            own = values | {"random.rank": np.array(rank, "uint32")}
+            own = values | {"rank": np.array(rank, "uint32")}
             arguments = [*next(stream), *(own[name] for name in step.names)]
             outputs = main(*(tvm.runtime.tensor(np.asarray(a)) for a in arguments))
             results.append(dict(zip(step.output_names, (o.numpy() for o in outputs), strict=True)))
@@ -142,3 +156,125 @@ def test_state_is_set_between_steps(tmp_path: Path) -> None:
         runner.set_value("optimizer.learning_rate", [0.1])
     with pytest.raises(ValueError, match=r"is float64\[\], not complex128\[\]"):
         runner.set_value("optimizer.learning_rate", 1j)
+
+
+def train_two_ranks(
+    name: str, step: TrainingStep, folder: Path, num_steps: int
+) -> list[dict[str, np.ndarray]]:
+    """Losses and final state of both ranks, under the plan of a search."""
+    plans = write_plans(step, folder)
+    np.savez(folder / "values.npz", **dict(step.values))
+    program = [str(HERE / "train_ranks.py"), str(folder), str(plans["disco_fuse"])]
+    finished = run([*program, f"{WORKLOADS}:{name}", str(num_steps)], 2, timeout_s=60, capture=True)
+    assert finished.returncode == 0, finished.stderr
+    return [dict(np.load(folder / f"rank-{rank}.npz")) for rank in range(2)]
+
+
+def assert_same_state(ranks: list[dict[str, np.ndarray]], *but: str) -> None:
+    for name in ranks[0]:
+        if name not in ("losses", "rank", *but):
+            np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
+
+
+def test_one_ranks_overflow_skips_the_step_of_all(tmp_path: Path) -> None:
+    step = step_of(overflowing())
+    ranks = train_two_ranks("overflowing", step, tmp_path, 7)
+    assert_same_state(ranks)
+    assert np.isfinite(ranks[0]["losses"]).all()
+    assert np.isnan(ranks[1]["losses"][2])
+    # Two steps went well, one did not (16 -> 8), then three did (8 -> 16), then one more.
+    assert ranks[0]["optimizer.loss_scale"] == 16.0
+    assert ranks[0]["optimizer.good_steps"] == 1.0
+    # The same training without the spoiled step, in one process on the joined batches.
+    model = overflowing().model
+    theirs = to_torch_optimizer(SGD(lr=0.05, momentum=0.9), model.parameters())
+    for number, batch in zip(range(7), joined(batches), strict=False):
+        if number != 2:
+            theirs.zero_grad()
+            F.mse_loss(model(batch[0]), batch[1]).backward()
+            theirs.step()
+    assert_weights(ranks[0], model)
+
+
+def joined(stream: Any) -> Iterator[list[torch.Tensor]]:
+    """Both ranks' batches, joined along axis 0."""
+    for parts in zip(stream(0, 2), stream(1, 2), strict=True):
+        yield [torch.from_numpy(np.concatenate(pair)) for pair in zip(*parts, strict=True)]
+
+
+def assert_weights(actual: dict[str, np.ndarray], model: torch.nn.Module) -> None:
+    for name, value in model.named_parameters():
+        expected = value.detach().numpy()
+        np.testing.assert_allclose(actual[name], expected, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_batches_of_unequal_size_as_the_joined_batch(tmp_path: Path) -> None:
+    """6 and 2 real samples: an unweighted mean of the ranks' gradients would be wrong."""
+    workload = padded()
+    example = [torch.from_numpy(part) for part in workload.example_batch()[:3]]
+    step = training_step(workload.model, example, optimizer=workload.optimizer, weighted=True)
+    ranks = train_two_ranks("padded", step, tmp_path, 6)
+    assert_same_state(ranks)
+    model = padded().model
+    theirs = to_torch_optimizer(workload.optimizer, model.parameters())
+    for _, (x, y, real, _count) in zip(range(6), joined(padded_batches), strict=False):
+        theirs.zero_grad()
+        model(x[real > 0], y[real > 0], real[real > 0]).backward()
+        theirs.step()
+    assert_weights(ranks[0], model)
+
+
+@pytest.mark.parametrize("mode", ["broadcast", "average", "local"])
+def test_statistics_of_batch_normalisation(mode: Any, tmp_path: Path) -> None:
+    workload = normalised()
+    example = [torch.from_numpy(part) for part in workload.example_batch()]
+    step = training_step(
+        workload.model, example, loss=F.mse_loss, optimizer=workload.optimizer, buffers=mode
+    )
+    ranks = train_two_ranks("normalised", step, tmp_path, 5)
+    statistics = ("1.running_mean", "1.running_var")
+    assert ranks[0]["1.num_batches_tracked"] == ranks[1]["1.num_batches_tracked"] == 5
+    expected = ddp_statistics(5)
+    if mode == "local":
+        assert_same_state(ranks, *statistics)
+        for rank in range(2):
+            for name in statistics:
+                np.testing.assert_allclose(ranks[rank][name], expected[rank][name], rtol=1e-5)
+        return
+    assert_same_state(ranks)
+    for name in statistics:
+        both = [expected[rank][name] for rank in range(2)]
+        np.testing.assert_allclose(
+            ranks[0][name], both[0] if mode == "broadcast" else np.mean(both, 0), rtol=1e-5
+        )
+        assert not np.allclose(both[0], both[1], rtol=1e-3)
+
+
+def ddp_statistics(num_steps: int) -> list[dict[str, np.ndarray]]:
+    """Each rank's own running statistics, in one process: ranks share weights only."""
+    models = [normalised().model for _ in range(2)]
+    streams = [batches(rank, 2) for rank in range(2)]
+    for _ in range(num_steps):
+        for model, stream in zip(models, streams, strict=True):
+            x, y = (torch.from_numpy(part) for part in next(stream))
+            model.zero_grad()
+            F.mse_loss(model(x), y).backward()
+        with torch.no_grad():
+            for pair in zip(*(model.parameters() for model in models), strict=True):
+                gradient = (pair[0].grad + pair[1].grad) / 2
+                for parameter in pair:
+                    parameter -= 0.05 * gradient
+    return [{name: b.numpy() for name, b in model.named_buffers()} for model in models]
+
+
+def test_unknown_modes_of_buffers_are_refused() -> None:
+    workload = normalised()
+    example = [torch.from_numpy(part) for part in workload.example_batch()]
+    with pytest.raises(ValueError, match="buffers is 'sync'; allowed: broadcast, average, local"):
+        training_step(
+            workload.model,
+            example,
+            loss=F.mse_loss,
+            optimizer=workload.optimizer,
+            buffers="sync",  # type: ignore[arg-type]
+        )

@@ -19,6 +19,7 @@ from tvm import relax
 op = relax.op
 
 LEARNING_RATE = "learning_rate"
+LOSS_SCALE = "loss_scale"
 # Shared scalars are computed once a step, so they cost nothing in the precision of Python's floats,
 # which is that of torch's optimizers; 1 - 0.999 ** step in float32 would be off by 1e-5.
 SCALAR_DTYPE = "float64"
@@ -84,7 +85,11 @@ class Optimizer(Protocol):
         ...
 
     def shared_state(self) -> tuple[StateTensor, ...]:
-        """The state that there is once, in a fixed order; "learning_rate" is one of it."""
+        """The state that there is once, in a fixed order.
+
+        "learning_rate" is one of it. If "loss_scale" is, the backward pass starts from the loss
+        times that.
+        """
         ...
 
     def emit(
@@ -105,6 +110,11 @@ class Optimizer(Protocol):
             Name to variable, for every tensor of :meth:`shared_state`.
         """
         ...
+
+
+def is_loss_scaled(optimizer: Optimizer) -> bool:
+    """Whether the backward pass starts from the loss times the shared state "loss_scale"."""
+    return any(state.name == LOSS_SCALE for state in optimizer.shared_state())
 
 
 class Scalars:

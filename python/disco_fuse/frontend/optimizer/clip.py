@@ -16,6 +16,7 @@ from disco_fuse.frontend.optimizer.base import (
     StateTensor,
     Trained,
     Update,
+    is_loss_scaled,
 )
 
 op = relax.op
@@ -41,7 +42,7 @@ class ClipGlobalNorm:
     Raises
     ------
     ValueError
-        If max_norm is not a positive number.
+        If max_norm is not a positive number, or the optimizer scales the loss.
     """
 
     optimizer: Optimizer
@@ -50,6 +51,11 @@ class ClipGlobalNorm:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.max_norm) and self.max_norm > 0.0):
             raise ValueError(f"max_norm must be a finite number > 0, got {self.max_norm}")
+        if is_loss_scaled(self.optimizer):
+            raise ValueError(
+                "clipping scaled gradients is a mistake: let LossScaling hold ClipGlobalNorm, got "
+                f"ClipGlobalNorm of {self.optimizer}"
+            )
 
     def state(self, shape: tuple[int, ...], dtype: str) -> tuple[StateTensor, ...]:
         """That of the optimizer."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,25 +67,45 @@ class JointGraph:
 
 
 class _Loss(torch.nn.Module):  # type: ignore[misc]
-    """Returns the loss first, then the detached other outputs; holds `model` and `loss`."""
+    """What is differentiated first, then the detached other outputs; holds `model` and `loss`.
 
-    def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
+    With a factor, the loss times it is differentiated, and the loss is the first other output.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, loss: Callable[..., Any] | None, factor: float | None
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
+        self.factor = factor
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        factor: Any = self.factor
+        if factor is None:
+            *inputs, factor = inputs  # type: ignore[assignment]
+        loss, *others = self._results(*inputs)
+        if self.factor == 1.0:
+            return (loss, *(other.detach() for other in others))
+        return (loss * factor, loss.detach(), *(other.detach() for other in others))
+
+    def _results(self, *inputs: Any) -> tuple[Any, ...] | list[Any]:
         if self.loss is not None:
             return (self.loss(self.model(*inputs[:-1]), inputs[-1]),)
         result = self.model(*inputs)
-        loss, *others = result if isinstance(result, tuple | list) else (result,)
-        return (loss, *(other.detach() for other in others))
+        return result if isinstance(result, tuple | list) else (result,)
 
 
 def export(
-    model: torch.nn.Module, inputs: Sequence[torch.Tensor], loss: Callable[..., Any] | None
+    model: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    loss: Callable[..., Any] | None,
+    factor: float | None = 1.0,
 ) -> JointGraph:
     """Forward and backward of a model and its loss; see :func:`training_step` for the arguments.
+
+    Gradients are those of the loss times `factor`; if it is None, it is one more input at the end,
+    a float64 scalar.
 
     Raises
     ------
@@ -96,14 +116,19 @@ def export(
         If the loss is not a scalar that depends on a trained parameter, or the model writes to its
         inputs.
     """
-    module = _Loss(model, loss)
+    module = _Loss(model, loss, factor)
+    if factor is None:
+        inputs = (*inputs, torch.ones((), dtype=torch.float64))
     program = _export_forward(module, inputs)
     num_draws = check_draws(program)
     names, tensors = _names_and_tensors(module)
     unused, shared = _inspect_gradients(program)
     joint = _export_joint(program, unused, shared)
     check_no_draw_is_lost(joint, num_draws)
-    return _sort_by_role(joint, names, tensors, unused, program)
+    graph = _sort_by_role(joint, names, tensors, unused, program)
+    if factor == 1.0:
+        return graph
+    return replace(graph, loss=graph.outputs[0], outputs=graph.outputs[1:])
 
 
 def _names_and_tensors(module: _Loss) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

@@ -21,8 +21,8 @@ from disco_fuse.frontend.torch.export import JointGraph
 from disco_fuse.frontend.training_step import (
     OPTIMIZER_PREFIX,
     RANDOM_KEY,
-    RANDOM_RANK,
     RANDOM_STEP,
+    RANK,
 )
 
 # Averages and updates of these are computed in float32.
@@ -44,8 +44,8 @@ class Layout:
         Trained parameter to its full names and state tensors.
     shared : dict
         Full name to state tensor of the optimizer as a whole.
-    random : dict
-        Full name to state tensor of the random numbers; empty if there are none.
+    runtime : dict
+        Name to state tensor of the rank and the random numbers, where the step needs them.
     """
 
     inputs: tuple[str, ...]
@@ -54,13 +54,13 @@ class Layout:
     trained: tuple[str, ...]
     states: dict[str, dict[str, StateTensor]]
     shared: dict[str, StateTensor]
-    random: dict[str, StateTensor]
+    runtime: dict[str, StateTensor]
 
     @property
     def all_states(self) -> dict[str, StateTensor]:
         """Full name to state tensor."""
         owned = (item for states in self.states.values() for item in states.items())
-        return dict(owned) | self.shared | self.random
+        return dict(owned) | self.shared | self.runtime
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -69,7 +69,12 @@ class Layout:
 
 
 def make_layout(
-    joint: JointGraph, inputs: tuple[str, ...], optimizer: Optimizer, seed: int
+    joint: JointGraph,
+    inputs: tuple[str, ...],
+    optimizer: Optimizer,
+    *,
+    seed: int,
+    needs_rank: bool,
 ) -> Layout:
     """Fix the order of everything.
 
@@ -87,16 +92,20 @@ def make_layout(
         trained=trained,
         states={name: _states(name, optimizer, joint.tensors[name]) for name in trained},
         shared={OPTIMIZER_PREFIX + s.name: s for s in optimizer.shared_state()},
-        random=_random_state(seed) if draws_random_numbers(joint.graph) else {},
+        runtime=_runtime_state(draws_random_numbers(joint.graph), seed, needs_rank),
     )
     twice = [name for name, count in Counter(layout.arguments).items() if count > 1]
     if twice:
-        raise ValueError(f"{twice} are names in the model and of optimizer state; rename them")
+        raise ValueError(
+            f"{twice} are names in the model and of state that the step adds; rename them"
+        )
     return layout
 
 
-def _random_state(seed: int) -> dict[str, StateTensor]:
-    values = {RANDOM_STEP: 0, RANDOM_RANK: 0, RANDOM_KEY: key_of_seed(seed)}
+def _runtime_state(draws: bool, seed: int, needs_rank: bool) -> dict[str, StateTensor]:
+    values = {RANK: 0} if draws or needs_rank else {}
+    if draws:
+        values |= {RANDOM_STEP: 0, RANDOM_KEY: key_of_seed(seed)}
     return {
         name: StateTensor(name=name, shape=(), dtype="uint32", value=value)
         for name, value in values.items()

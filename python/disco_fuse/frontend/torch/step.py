@@ -13,8 +13,15 @@ import tvm
 from torch import fx
 from tvm import relax
 
-from disco_fuse.frontend.optimizer import Optimizer
+from disco_fuse.frontend.optimizer import LOSS_SCALE, Optimizer, is_loss_scaled
 from disco_fuse.frontend.random import RandomSource
+from disco_fuse.frontend.torch.buffers import (
+    BUFFER_MODES,
+    BufferMode,
+    emit_buffers,
+    writes_statistics,
+)
+from disco_fuse.frontend.torch.converters.registry import Expr
 from disco_fuse.frontend.torch.export import JointGraph, export
 from disco_fuse.frontend.torch.layout import (
     Layout,
@@ -25,9 +32,27 @@ from disco_fuse.frontend.torch.layout import (
     tensor_type,
     tvm_dtype,
 )
-from disco_fuse.frontend.torch.translate import translate
-from disco_fuse.frontend.torch.updates import emit_gradients, emit_update
-from disco_fuse.frontend.training_step import RANDOM_STEP, TrainingStep
+from disco_fuse.frontend.torch.micro_batches import (
+    Scaling,
+    emit_loss,
+    emit_micro_batches,
+    emit_outputs,
+    micro_batch,
+)
+from disco_fuse.frontend.torch.updates import (
+    emit_gradients,
+    emit_total_weight,
+    emit_update,
+    emit_weighted_mean,
+)
+from disco_fuse.frontend.training_step import (
+    BATCH_WEIGHT,
+    OPTIMIZER_PREFIX,
+    RANDOM_KEY,
+    RANDOM_STEP,
+    RANK,
+    TrainingStep,
+)
 
 
 def training_step(
@@ -36,6 +61,9 @@ def training_step(
     *,
     loss: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
     optimizer: Optimizer,
+    accumulate: int = 1,
+    weighted: bool = False,
+    buffers: BufferMode = "broadcast",
     seed: int = 0,
 ) -> TrainingStep:
     """Import forward, backward and update of a model as one Relax function.
@@ -58,6 +86,22 @@ def training_step(
         A function or module from (model output, target) to a scalar tensor.
     optimizer : Optimizer
         Writes the updates, for instance :class:`disco_fuse.frontend.SGD`.
+    accumulate : int
+        The batch is that many micro-batches, one after the other along axis 0 of every input.
+        Forward and backward run on each (batch normalisation sees one at a time), and the mean of
+        their gradients is averaged over ranks and applied once, as k calls of
+        ``(loss / k).backward()``. The step's loss is the mean; other outputs are joined along
+        axis 0.
+    weighted : bool
+        The step takes one more input at the end, "batch_weight", float32[accumulate]: the number of
+        samples or tokens that each micro-batch's mean loss stands for. Gradients become
+        ``sum(weight * gradient) / sum(weight)`` over micro-batches and ranks, which for batches of
+        unequal or masked size is the gradient of the joined batch. The loss is weighted likewise,
+        within the rank. The weights of a step must not all be 0.
+    buffers : str
+        What becomes of floating-point buffers that the model writes, such as running statistics:
+        with "broadcast" all ranks get rank 0's, as with PyTorch's DDP; with "average" the average
+        of all ranks; with "local" each keeps its own.
     seed : int
         Of the random numbers (0 to 2**32 - 1) of a model with dropout and the like. They depend on
         it, on the rank and on the number of steps, all of them state of the step.
@@ -67,60 +111,107 @@ def training_step(
     TypeError
         If an example input is not a tensor, or a dtype is not supported.
     ValueError
-        If the loss is not a scalar or depends on no trained parameter, or the model writes to its
-        inputs.
+        If the loss is not a scalar or depends on no trained parameter, the model writes to its
+        inputs, `buffers` is none of these words, or `accumulate` does not divide the leading size of an input.
     UnsupportedOperatorError
         If the graph holds an operator without a verified translation.
     """
     if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
         kinds = [type(x).__name__ for x in example_inputs]
         raise TypeError(f"example_inputs must be one or more tensors, got {kinds}")
-    joint = export(model, example_inputs, loss)
-    layout = make_layout(joint, input_names(model, len(example_inputs), loss), optimizer, seed)
-    mod, outputs, gradient_names = _build(joint, layout, optimizer)
+    if buffers not in BUFFER_MODES:
+        raise ValueError(f"buffers is {buffers!r}; allowed: {', '.join(BUFFER_MODES)}")
+    scaled = weighted or is_loss_scaled(optimizer)
+    factor = None if scaled else 1.0 / accumulate if accumulate > 0 else 1.0
+    joint = export(model, micro_batch(example_inputs, accumulate), loss, factor)
+    names = input_names(model, len(example_inputs), loss)
+    needs_rank = buffers == "broadcast" and writes_statistics(joint)
+    layout = make_layout(joint, names, optimizer, seed=seed, needs_rank=needs_rank)
+    inputs = [
+        relax.Var(identifier(name), tensor_type(x.shape, tvm_dtype(name, x)))
+        for name, x in zip(names, example_inputs, strict=True)
+    ]
+    weight = relax.Var(BATCH_WEIGHT, tensor_type([accumulate], "float32")) if weighted else None
+    return _build(joint, layout, optimizer, inputs, weight, accumulate, buffers)
+
+
+def _build(
+    joint: JointGraph,
+    layout: Layout,
+    optimizer: Optimizer,
+    inputs: list[relax.Var],
+    weight: relax.Var | None,
+    accumulate: int,
+    buffers: BufferMode,
+) -> TrainingStep:
+    """Emit main."""
+    builder = relax.BlockBuilder()
+    arguments = _arguments(joint, layout)
+    batch = inputs if weight is None else [*inputs, weight]
+    with builder.function("main", [*batch, *arguments.values()]):
+        with builder.dataflow():
+            results, averaged = _emit(
+                joint, layout, optimizer, builder, arguments, inputs, weight, accumulate, buffers
+            )
+            result = builder.emit_output(relax.Tuple(list(results.values())))
+        builder.emit_func_output(result)
+    input_names = (*layout.inputs, *([] if weight is None else [BATCH_WEIGHT]))
+    gradient_names = {name: str(averaged[name].name) for name in layout.trained}
+    to_average = dict.fromkeys(str(variable.name) for variable in averaged.values())
     return TrainingStep(
-        mod=mod,
-        input_names=layout.inputs,
+        mod=_finish(builder.get(), layout, len(batch), tuple(results), list(to_average)),
+        input_names=input_names,
         parameter_names=layout.parameters,
         buffer_names=layout.buffers,
         state_names=tuple(layout.all_states),
-        output_names=outputs,
+        output_names=tuple(results),
         gradient_names=gradient_names,
         unused_parameters=joint.unused_parameters,
         values=initial_values(joint, layout),
     )
 
 
-def _build(
-    joint: JointGraph, layout: Layout, optimizer: Optimizer
-) -> tuple[tvm.IRModule, tuple[str, ...], dict[str, str]]:
-    """Emit main; also the names of its outputs and of the gradients' variables."""
-    builder = relax.BlockBuilder()
-    inputs = [_variable(n, node) for n, node in zip(layout.inputs, joint.inputs, strict=True)]
-    arguments = _arguments(joint, layout)
-    variables = dict(zip(joint.inputs, inputs, strict=True))
-    variables |= {node: arguments[name] for name, node in joint.parameters.items()}
+def _emit(
+    joint: JointGraph,
+    layout: Layout,
+    optimizer: Optimizer,
+    builder: relax.BlockBuilder,
+    arguments: dict[str, relax.Var],
+    inputs: list[relax.Var],
+    weight: relax.Var | None,
+    accumulate: int,
+    buffers: BufferMode,
+) -> tuple[dict[str, Expr], dict[str, relax.Var]]:
+    """Emit the body; the step's outputs, and what is averaged over ranks, by name."""
+    source, new = None, {}
+    if RANDOM_STEP in layout.runtime:
+        state = (arguments[name] for name in (RANDOM_STEP, RANK, RANDOM_KEY))
+        source = RandomSource(builder, *state)
+        one = relax.const(1, "uint32")
+        new[RANDOM_STEP] = builder.emit(relax.op.add(arguments[RANDOM_STEP], one))
+    scaling = Scaling(weight=weight, loss_scale=arguments.get(OPTIMIZER_PREFIX + LOSS_SCALE))
+    variables = {node: arguments[name] for name, node in joint.parameters.items()}
     variables |= {node: arguments[name] for name, node in joint.buffers.items()}
     hints = {node: identifier(f"grad_{name}") for name, node in joint.gradients.items()}
-    with builder.function("main", [*inputs, *arguments.values()]):
-        with builder.dataflow():
-            source, new = None, {}
-            if layout.random:
-                source = RandomSource(builder, *(arguments[name] for name in layout.random))
-                one = relax.const(1, "uint32")
-                new[RANDOM_STEP] = builder.emit(relax.op.add(arguments[RANDOM_STEP], one))
-            values = translate(joint, variables, builder, hints, source)
-            gradients = emit_gradients(joint, values, builder)
-            new |= {name: values[node] for name, node in joint.new_buffers.items()}
-            new |= emit_update(gradients, arguments, layout, builder, optimizer)
-            results = {"loss": values[joint.loss]}
-            results |= {f"output_{i}": values[node] for i, node in enumerate(joint.outputs)}
-            results |= {name: new[name] for name in layout.arguments if name in new}
-            result = builder.emit_output(relax.Tuple(list(results.values())))
-        builder.emit_func_output(result)
-    names = {name: str(gradient.name) for name, gradient in gradients.items()}
-    outputs = tuple(results)
-    return _finish(builder.get(), layout, outputs, names), outputs, names
+    results = emit_micro_batches(
+        joint, inputs, variables, builder, hints, source, scaling, accumulate
+    )
+    averaged = emit_gradients(joint, results, builder)
+    gradients: dict[str, Expr] = dict(averaged)
+    if weight is not None:
+        total = emit_total_weight(weight, averaged, builder)
+        gradients = emit_weighted_mean(averaged, total, builder)
+        averaged[BATCH_WEIGHT] = total
+    written = {name: results[-1][node] for name, node in joint.new_buffers.items()}
+    written, also_averaged = emit_buffers(written, buffers, arguments.get(RANK), builder)
+    new |= written
+    averaged |= also_averaged
+    new |= emit_update(gradients, arguments, layout, builder, optimizer)
+    outputs = {"loss": emit_loss(joint, results, builder, scaling)}
+    for index, value in enumerate(emit_outputs(joint, results, builder)):
+        outputs[f"output_{index}"] = value
+    outputs |= {name: new[name] for name in layout.arguments if name in new}
+    return outputs, averaged
 
 
 def _arguments(joint: JointGraph, layout: Layout) -> dict[str, relax.Var]:
@@ -138,18 +229,22 @@ def _variable(name: str, placeholder: fx.Node) -> relax.Var:
 
 
 def _finish(
-    mod: tvm.IRModule, layout: Layout, outputs: tuple[str, ...], gradients: dict[str, str]
+    mod: tvm.IRModule,
+    layout: Layout,
+    num_inputs: int,
+    outputs: tuple[str, ...],
+    gradients: list[str],
 ) -> tvm.IRModule:
     """Remove what nobody reads and attach the attributes."""
     passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     mod = tvm.transform.Sequential(passes)(mod)
     positions = {name: index for index, name in enumerate(outputs)}
     donated: list[int] = []
-    for index, name in enumerate(layout.arguments, start=len(layout.inputs)):
+    for index, name in enumerate(layout.arguments, start=num_inputs):
         if name in positions:
             donated += (index, positions[name])
-    main = mod["main"].with_attr("num_input", len(layout.inputs))
-    main = main.with_attr("disco_fuse.gradients", list(dict.fromkeys(gradients.values())))
+    main = mod["main"].with_attr("num_input", num_inputs)
+    main = main.with_attr("disco_fuse.gradients", gradients)
     mod["main"] = main.with_attr("disco_fuse.donated", donated)
     relax.analysis.well_formed(mod)
     return mod

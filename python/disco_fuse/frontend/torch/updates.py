@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from torch import fx
 from tvm import relax
 
-from disco_fuse.frontend.optimizer import Optimizer, Trained
+from disco_fuse.frontend.optimizer import Optimizer, Scalars, Trained
 from disco_fuse.frontend.torch.converters.registry import Expr, dtype_of
 from disco_fuse.frontend.torch.export import JointGraph
 from disco_fuse.frontend.torch.layout import HALF_DTYPES, Layout, identifier
+from disco_fuse.frontend.torch.micro_batches import Values
 
 op = relax.op
 
 
 def emit_gradients(
-    joint: JointGraph, values: Mapping[fx.Node, Expr], builder: relax.BlockBuilder
+    joint: JointGraph, results: Sequence[Values], builder: relax.BlockBuilder
 ) -> dict[str, relax.Var]:
     """The variable that is averaged over ranks, for every trained parameter.
 
-    A gradient that the backward pass reads again (or that is no computed value) gets a copy of its
-    own: averaging it in place would change what the backward pass reads. Half-precision gradients
-    are averaged in float32, where a sum over ranks cannot overflow.
+    It is the sum over micro-batches. A gradient that the backward pass reads again (or that is no
+    computed value) gets a copy of its own: averaging it in place would change what the backward
+    pass reads. Half-precision gradients are summed and averaged in float32, where a sum cannot
+    overflow.
     """
-    output = joint.graph.output_node()
     gradients: dict[str, relax.Var] = {}
-    copies: dict[fx.Node, relax.Var] = {}
+    emitted: dict[fx.Node, relax.Var] = {}
     for name, node in joint.gradients.items():
-        value, hint = values[node], identifier(f"grad_{name}")
-        read_again = set(node.users) != {output} or node in (joint.loss, *joint.outputs)
-        if dtype_of(value) in HALF_DTYPES:
-            if node not in copies:
-                copies[node] = builder.emit(op.astype(value, "float32"), name_hint=hint)
-        elif (read_again or not isinstance(value, relax.DataflowVar)) and node not in copies:
-            one = relax.const(1, value.ty.dtype)
-            copies[node] = builder.emit(op.multiply(value, one), name_hint=hint)
-        gradients[name] = copies.get(node, value)
+        if node not in emitted:
+            own = [values[node] for values in results]
+            emitted[node] = _emit_gradient(joint, node, own, builder, identifier(f"grad_{name}"))
+        gradients[name] = emitted[node]
     return gradients
 
 
+def _emit_gradient(
+    joint: JointGraph, node: fx.Node, own: Sequence[Expr], builder: relax.BlockBuilder, hint: str
+) -> relax.Var:
+    read_again = set(node.users) != {joint.graph.output_node()} or node in (
+        joint.loss,
+        *joint.outputs,
+    )
+    if dtype_of(own[0]) in HALF_DTYPES:
+        own = [builder.emit(op.astype(value, "float32"), name_hint=hint) for value in own]
+    elif len(own) == 1 and (read_again or not isinstance(own[0], relax.DataflowVar)):
+        one = relax.const(1, own[0].ty.dtype)
+        return builder.emit(op.multiply(own[0], one), name_hint=hint)
+    return reduce(lambda a, b: builder.emit(op.add(a, b), name_hint=hint), own)
+
+
+def emit_total_weight(
+    weight: relax.Var, gradients: Mapping[str, relax.Var], builder: relax.BlockBuilder
+) -> relax.Var:
+    """The sum of a rank's weights, to be averaged over ranks in the gradients' dtype."""
+    dtype = dtype_of(next(iter(gradients.values())))
+    return builder.emit(op.sum(op.astype(weight, dtype)), name_hint="total_weight")
+
+
+def emit_weighted_mean(
+    gradients: Mapping[str, relax.Var], total: relax.Var, builder: relax.BlockBuilder
+) -> dict[str, Expr]:
+    """Averages of weighted gradients over the average weight: the weighted mean of all ranks."""
+    scalars = Scalars(builder)
+    inverse = builder.emit(op.divide(relax.const(1, dtype_of(total)), total))
+    return {
+        name: builder.emit(op.multiply(gradient, scalars.cast(inverse, dtype_of(gradient))))
+        for name, gradient in gradients.items()
+    }
+
+
 def emit_update(
-    gradients: Mapping[str, relax.Var],
+    gradients: Mapping[str, Expr],
     arguments: Mapping[str, relax.Var],
     layout: Layout,
     builder: relax.BlockBuilder,
