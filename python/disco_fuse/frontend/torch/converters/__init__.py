@@ -8,7 +8,10 @@ from disco_fuse.frontend.torch.converters import (
     indexing,
     linear,
     normalization,
+    ordering,
+    pooling,
     reduction,
+    scattering,
     shape,
 )
 from disco_fuse.frontend.torch.converters.registry import CONVERTERS, Entry, Node, Refusal
@@ -23,6 +26,9 @@ __all__ = [
     "indexing",
     "linear",
     "normalization",
+    "ordering",
+    "pooling",
     "reduction",
+    "scattering",
     "shape",
 ]
