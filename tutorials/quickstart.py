@@ -29,10 +29,11 @@ from disco_fuse.extract import extract
 from disco_fuse.frontend.optimizer import SGD
 from disco_fuse.frontend.torch import training_step
 from disco_fuse.insert import InsertAllReduce
+from disco_fuse.kernels.generate_matmul import GenerateMatmul
 from disco_fuse.kernels.library import library_available, load_library
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
-from disco_fuse.profile import ProfileDatabase, measure_device, profile_ops
+from disco_fuse.profile import ProfileDatabase, choose_generated, measure_device, profile_ops
 from disco_fuse.profile.allreduce import profile_allreduce
 from disco_fuse.search import search
 from disco_fuse.simulate import schedule, simulate
@@ -98,16 +99,24 @@ def main() -> int:
     if library:
         load_library()
     mod = lower(InsertAllReduce()(step.mod), target, library=library)
-    extraction = extract(mod)
-    graph = extraction.graph
-    say(f"training step: {graph.num_ops} ops; matmul: {'library' if library else 'generated'}")
+    say(f"training step imported: {len(step.gradient_names)} gradients")
 
-    # 3. What the machine can do: every distinct kernel, and AllReduce between the ranks.
+    # 3. What the machine can do: every distinct kernel (matmuls as library call and generated, of
+    #    which the faster is taken), and AllReduce between the ranks.
     device = measure_device(target)
-    bar, progress = progress_bar("profiling kernels")
     with ProfileDatabase(options.output / "profile.sqlite") as database:
+        if library:
+            bar, progress = progress_bar("choosing matmuls")
+            chosen = choose_generated(mod, target, database, progress)
+            bar.close()
+            mod = GenerateMatmul(chosen, target)(mod)
+            say(f"generated kernels are faster for {len(chosen)} distinct matmuls")
+        extraction = extract(mod)
+        graph = extraction.graph
+        bar, progress = progress_bar("profiling kernels")
         op_times_us = profile_ops(mod, extraction, target, database, progress)
-    bar.close()
+        bar.close()
+    say(f"profiled {graph.num_ops} ops")
     cluster = ClusterSpec(
         name=f"{options.ranks} ranks of this machine over shared memory",
         world_size=options.ranks,

@@ -41,8 +41,10 @@ from disco_fuse.bindings import (
     tensor_leaves,
 )
 from disco_fuse.graph import Edge, ExternalRead, Op, OpGraph, OpKind, OpPattern
-from disco_fuse.kernels.analysis import KernelFacts, analyze
+from disco_fuse.kernels.analysis import KernelFacts, analyze, num_bytes
+from disco_fuse.kernels.cpu.gemm import FLOPS_ATTR
 from disco_fuse.kernels.library import is_library_matmul, matmul_signature, op_facts
+from disco_fuse.kernels.stages import num_elements
 from disco_fuse.lower import check_single_dataflow_block
 
 DONATED_ATTR = "disco_fuse.donated"
@@ -122,6 +124,7 @@ class _Reader:
         self.origin: dict[relax.Var, int] = {}
         self.externals: dict[relax.Expr, int] = {p: i for i, p in enumerate(main.params)}
         self.facts: dict[str, tuple[KernelFacts, str]] = {}
+        self.cut: set[tuple[int, int]] = set()  # data edges through a view with other rows
 
     def visit(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -142,6 +145,12 @@ class _Reader:
         if is_op(value, "relax.reshape"):
             return True
         if not is_op(value, "relax.call_tir") or len(call_inputs(value)) != 1:
+            return False
+        source, result = call_inputs(value)[0].ty, value.ty_args[0]
+        if not isinstance(source, relax.TensorType) or not isinstance(result, relax.TensorType):
+            return False
+        # A copy of equal shape is meant as a copy: OwnGradients and the frontend make some.
+        if static_shape(source) == static_shape(result):
             return False
         return bool(relax.analysis.has_reshape_pattern(self.mod[value.args[0]]))
 
@@ -174,7 +183,7 @@ class _Reader:
         func = self.mod[call.args[0]]
         if kernel not in self.facts:
             signature = f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
-            self.facts[kernel] = (analyze(func), signature)
+            self.facts[kernel] = (_facts(func), signature)
         facts, signature = self.facts[kernel]
         pattern = int(func.attrs.get("op_pattern", OpPattern.OPAQUE))
         return Op(
@@ -199,7 +208,12 @@ class _Reader:
             self.origin[v] for v in returned_values(self.main, self.glue) if v in self.origin
         }
         all_edges = [
-            Edge(producer=position[p], consumer=position[c], bytes=size)
+            Edge(
+                producer=position[p],
+                consumer=position[c],
+                bytes=size,
+                keeps_rows=(p, c) not in self.cut,
+            )
             for (p, c), size in edges.items()
         ]
         all_edges += [
@@ -234,11 +248,27 @@ class _Reader:
                 if leaf in self.origin:
                     producer = self.origin[leaf]
                     readers[producer].add(consumer)
+                    if not self._keeps_rows(leaf, self.ops[producer].rows):
+                        self.cut.add((producer, consumer))
                     parts[producer, consumer][root] = tensor_bytes(root.ty)
                 else:
                     value = self.externals.setdefault(root, len(self.externals))
                     reads[consumer, value] = tensor_bytes(root.ty)
         return {edge: sum(sizes.values()) for edge, sizes in parts.items()}, reads, readers
+
+    def _keeps_rows(self, leaf: relax.Expr, rows: int) -> bool:
+        """Whether every view between ``leaf`` and the op behind it has the rows of that op."""
+        while leaf in self.glue:
+            binding = self.glue[leaf]
+            if self._is_view(binding.value) and self._view_rows(binding.value) != rows:
+                return False
+            source = glue_source(binding)
+            assert source is not None
+            leaf = source
+        return True
+
+    def _view_rows(self, view: Call) -> int:
+        return analyze(self.mod[view.args[0]]).rows if is_op(view, "relax.call_tir") else 0
 
     def _before_overwriting(self) -> set[tuple[int, int]]:
         """Readers of a donated parameter before the op that overwrites it."""
@@ -266,6 +296,20 @@ class _Reader:
                 raise ValueError(f"the gradient that {op.name} reduces is reduced more than once")
             result |= {(other, allreduce) for other in others}
         return result
+
+
+def _facts(func: tvm.tirx.PrimFunc) -> KernelFacts:
+    """Of a legalised operator by reading it, of a generated matmul by what it says of itself."""
+    if FLOPS_ATTR not in func.attrs:
+        return analyze(func)
+    *inputs, output = func.params
+    return KernelFacts(
+        flops=float(func.attrs[FLOPS_ATTR]),
+        num_elements=num_elements(output),
+        bytes_read=sum(num_bytes(buffer) for buffer in inputs),
+        bytes_written=num_bytes(output),
+        rows=0,
+    )
 
 
 def _describe_packed(name: str, call: Call, size: int) -> Op:

@@ -83,12 +83,15 @@ class Edge:
     """``consumer`` reads ``bytes`` of what ``producer`` writes.
 
     With ``order_only`` no data flows: ``consumer`` overwrites in place what ``producer`` reads.
+    Without ``keeps_rows`` a view between both gives the data other rows, so that the two never
+    share a loop over rows.
     """
 
     producer: int
     consumer: int
     bytes: int = 0
     order_only: bool = False
+    keeps_rows: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +160,8 @@ class OpGraph:
             np.array(numbers, np.int64).reshape(-1),
             np.array([op.flops for op in ops], np.float64),
             np.array(
-                [[e.producer, e.consumer, e.bytes, e.order_only] for e in edges], np.int64
+                [[e.producer, e.consumer, e.bytes, e.order_only, e.keeps_rows] for e in edges],
+                np.int64,
             ).reshape(-1),
             np.array([[r.op, r.value, r.bytes] for r in external_reads], np.int64).reshape(-1),
         )

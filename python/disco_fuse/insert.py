@@ -15,24 +15,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import Call, Op
+
+from disco_fuse.bindings import reduction_of
 
 GRADIENTS = "disco_fuse.gradients"
-
-# What relax.transform.LegalizeOps makes of R.ccl.allreduce.
-_LEGALIZED_ALLREDUCE = "runtime.disco.allreduce"
-
-
-def is_allreduce(value: Any) -> bool:
-    """Whether an expression is an AllReduce, in Relax's own or in its legalised form."""
-    if not isinstance(value, Call) or not isinstance(value.op, Op):
-        return False
-    if value.op.name == "relax.ccl.allreduce":
-        return True
-    if value.op.name != "relax.call_dps_packed":
-        return False
-    callee = value.args[0]
-    return isinstance(callee, relax.ExternFunc) and callee.global_symbol == _LEGALIZED_ALLREDUCE
 
 
 @tvm.transform.module_pass(opt_level=0, name="InsertAllReduce")
@@ -87,12 +73,12 @@ def _to_average(main: relax.Function, names: set[str]) -> set[str]:
     def note_readers(binding: Any) -> None:
         for variable in relax.analysis.free_vars(binding.value):
             read.add(str(variable.name))
-            if is_allreduce(binding.value):
+            if reduction_of(binding.value) is not None:
                 averaged.add(str(variable.name))
 
     for binding in _bindings(main):
         note_readers(binding)
-        if is_allreduce(binding.value):
+        if reduction_of(binding.value) is not None:
             averaged.add(str(binding.var.name))
     read |= {str(variable.name) for variable in relax.analysis.free_vars(main.body.body)}
     return (names & read) - averaged

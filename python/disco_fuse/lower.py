@@ -15,6 +15,7 @@ from tvm.ir import Call
 from disco_fuse.bindings import ALLREDUCE_OP, static_shape
 from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.kernels.library import DispatchMatmul
+from disco_fuse.own_gradients import OwnGradients
 
 
 def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm.IRModule:
@@ -40,7 +41,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
         ``main`` is missing or is not one dataflow block.
     """
     check_single_dataflow_block(mod)
-    passes = [DispatchMatmul()] if library else []
+    passes = [OwnGradients(), *([DispatchMatmul()] if library else [])]
     passes += [
         relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
         relax.transform.AnnotateTIROpPattern(),
@@ -52,7 +53,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
 
 
 def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:
-    """The ``main`` function of ``mod``; ValueError unless its body is exactly one dataflow block."""
+    """The ``main`` of ``mod``; ValueError unless its body is exactly one dataflow block."""
     main = next(
         (f for gv, f in mod.functions.items() if gv.name_hint == "main"),
         None,

@@ -22,8 +22,9 @@ from disco_fuse.insert import InsertAllReduce
 from disco_fuse.lower import lower
 from disco_fuse.search import search
 
-# Eight hosts of 16 cores on 10 Gbit/s Ethernet, from arithmetic rather than from a measurement: ring
-# AllReduce sends 2 * 7/8 of the bytes at 1.25 GB/s; 20 us is a usual round of small TCP messages.
+# Eight hosts of 16 cores on 10 Gbit/s Ethernet, from arithmetic rather than from a measurement:
+# ring AllReduce sends 2 * 7/8 of the bytes at 1.25 GB/s, and a round of small TCP messages takes
+# some 20 us.
 DEFAULT_CLUSTER = ClusterSpec(
     name="8 hosts, 10 Gbit/s",
     world_size=8,

@@ -1,4 +1,4 @@
-"""What is to be trained, as the user names it: ``package.module:function`` or ``file.py:function``."""
+"""What is to be trained, named as ``package.module:function`` or ``file.py:function``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def load_workload(reference: str) -> Workload:
     place, separator, name = reference.rpartition(":")
     if not separator or not place or not name:
         raise ValueError(
-            f"{reference!r} names no workload; allowed: 'package.module:function', 'file.py:function'"
+            f"{reference!r} names no workload; allowed: 'package.module:function', "
+            "'file.py:function'"
         )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     function = getattr(module, name, None)

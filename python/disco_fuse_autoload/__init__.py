@@ -11,9 +11,9 @@ from typing import Any
 
 def DisCoFuse(**options: Any) -> Any:  # noqa: N802 - the name of a TVM pass
     """Joint op fusion and tensor fusion; see :func:`disco_fuse.transform.DisCoFuse`."""
-    from disco_fuse.transform import DisCoFuse as create_pass
+    from disco_fuse import transform
 
-    return create_pass(**options)
+    return transform.DisCoFuse(**options)
 
 
 def publish() -> None:

@@ -76,10 +76,10 @@ int32_t LoopNests::ChooseNest(int32_t root) {
   auto visit_producers = [&](int32_t member, auto visit) {
     for (const DataEnd& end : graph_->producers(group_->ops[member])) {
       int32_t before = IndexOf(end.op);
-      if (before >= 0) visit(before);
+      if (before >= 0) visit(before, end.keeps_rows);
     }
   };
-  auto raise = [&](int32_t before) { nest = std::max(nest, nest_[before]); };
+  auto raise = [&](int32_t before, bool) { nest = std::max(nest, nest_[before]); };
   for (int32_t member : cone) visit_producers(member, raise);
   visit_producers(root, raise);
   int64_t rows = graph_->op(group_->ops[root]).rows;
@@ -88,11 +88,11 @@ int32_t LoopNests::ChooseNest(int32_t root) {
   std::fill(flag_.begin(), flag_.end(), 0);
   bool fits = true;
   auto check = [&](int32_t member) {
-    visit_producers(member, [&](int32_t before) {
+    visit_producers(member, [&](int32_t before, bool keeps_rows) {
       bool on_path = nest_[before] == nest || (nest_[before] < 0 && flag_[before] != 0);
       if (!on_path) return;
       flag_[member] = 1;
-      if (graph_->op(group_->ops[before]).rows != rows) fits = false;
+      if (!keeps_rows || graph_->op(group_->ops[before]).rows != rows) fits = false;
     });
   };
   for (int32_t member : cone) check(member);

@@ -41,9 +41,9 @@ OpGraphRef CreateGraph(Strings names, Strings signatures, Strings collectives,
                               ToVector<int64_t>(numbers), ToVector<double>(flops));
   std::vector<int64_t> edge_rows = ToVector<int64_t>(edges);
   std::vector<Edge> edge_list;
-  for (size_t i = 0; i + 3 < edge_rows.size(); i += 4) {
-    edge_list.push_back(
-        {Narrow(edge_rows[i]), Narrow(edge_rows[i + 1]), edge_rows[i + 2], edge_rows[i + 3] != 0});
+  for (size_t i = 0; i + 4 < edge_rows.size(); i += 5) {
+    edge_list.push_back({Narrow(edge_rows[i]), Narrow(edge_rows[i + 1]), edge_rows[i + 2],
+                         edge_rows[i + 3] != 0, edge_rows[i + 4] != 0});
   }
   std::vector<int64_t> read_rows = ToVector<int64_t>(reads);
   std::vector<ExternalRead> read_list;

@@ -47,6 +47,7 @@ struct Edge {
   int32_t consumer = 0;
   int64_t bytes = 0;
   bool order_only = false;
+  bool keeps_rows = true; /*!< false if a view between both gives the data other rows */
 };
 
 /*! \brief `op` reads `bytes` of a parameter or constant, which is numbered by `value`. */

@@ -148,8 +148,8 @@ void OpGraph::Index(const std::vector<ExternalRead>& external_reads) {
       before.emplace_back(edge.consumer, edge.producer);
       after.emplace_back(edge.producer, edge.consumer);
     } else {
-      in.push_back({edge.consumer, {edge.producer, edge.bytes}});
-      out.push_back({edge.producer, {edge.consumer, edge.bytes}});
+      in.push_back({edge.consumer, {edge.producer, edge.bytes, edge.keeps_rows}});
+      out.push_back({edge.producer, {edge.consumer, edge.bytes, edge.keeps_rows}});
     }
   }
   std::vector<std::pair<int32_t, ValueRead>> reads;
@@ -190,6 +190,7 @@ void OpGraph::ComputeDigest(const std::vector<ExternalRead>& external_reads) {
     hasher.AddInt(edge.consumer);
     hasher.AddInt(edge.bytes);
     hasher.AddInt(edge.order_only ? 1 : 0);
+    hasher.AddInt(edge.keeps_rows ? 1 : 0);
   }
   for (const ExternalRead& read : external_reads) {
     hasher.AddInt(read.op);

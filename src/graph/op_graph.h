@@ -43,6 +43,7 @@ struct Csr {
 struct DataEnd {
   int32_t op;
   int64_t bytes;
+  bool keeps_rows;
 };
 
 /*! \brief An external value and the bytes read of it. */

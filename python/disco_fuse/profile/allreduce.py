@@ -1,4 +1,4 @@
-"""Measures AllReduce over the transport a step will use; run as a module, it is the rank program."""
+"""Measures AllReduce over the transport of a step; run as a module, it is the rank program."""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ class ProfileDatabase:
         """The samples there are for ``signatures``."""
         wanted = set(signatures)
         rows = self._connection.execute(
-            "SELECT signature, median_us, p10_us, p90_us, repeats FROM sample WHERE environment = ?",
+            "SELECT signature, median_us, p10_us, p90_us, repeats FROM sample "
+            "WHERE environment = ?",
             (environment,),
         )
         return {

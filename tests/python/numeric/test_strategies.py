@@ -140,3 +140,34 @@ def test_an_allreduce_before_the_last_use_is_waited_for(target: tvm.target.Targe
             assert bucket in done or not reads & gradients
     assert done == started.keys()
     assert len(done) == len(WIDTHS) - 1
+
+
+def test_who_else_reads_a_gradient_sees_the_local_one(target: tvm.target.Target) -> None:
+    """A gradient that is returned, read again after its average, or is an input of main."""
+    from tvm.script import ir as I  # noqa: N812
+    from tvm.script import relax as R  # noqa: N812
+
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((4, 8), "float32")):
+            with R.dataflow():
+                g = R.exp(x)
+                view = R.reshape(g, R.shape([32]))
+                average = R.ccl.allreduce(view, "sum", False)
+                mixed = R.add(R.reshape(average, R.shape([4, 8])), g)
+                of_input = R.ccl.allreduce(w, "sum", False)
+                R.output(g, mixed, of_input)
+            return (g, mixed, of_input)
+
+    lowered, extraction = _lowered(Module, target)
+    for seed in range(3):
+        strategy = replay(extraction.graph, random_edits(extraction.graph, seed, seed))
+        built = build(apply(lowered, extraction, strategy), target)
+        x, w = mlp_arguments(Module, seed)
+        tensors = [tvm.runtime.tensor(x), tvm.runtime.tensor(w)]
+        with Session(loopback()).step():
+            outputs = relax.VirtualMachine(built.executable, tvm.cpu())["main"](*tensors)
+        for one, other in zip(outputs, (np.exp(x), 2 * np.exp(x), w), strict=True):
+            np.testing.assert_allclose(one.numpy(), other, rtol=1e-5)
+        np.testing.assert_array_equal(tensors[1].numpy(), w)

@@ -20,7 +20,7 @@ LAYERS = [
     ["config"],
     ["strategy"],
     ["cost_model", "kernels", "frontend", "zoo"],
-    ["simulate", "insert", "workload"],
+    ["simulate", "insert", "own_gradients", "workload"],
     ["search", "lower"],
     ["extract"],
     ["apply", "donate", "baselines"],

@@ -1,0 +1,86 @@
+"""Measures, for every distinct matmul, which is faster: library call or generated kernel."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tvm
+
+from disco_fuse.kernels.cpu import BUILD_CONFIG
+from disco_fuse.kernels.generate_matmul import generated_kernel
+from disco_fuse.kernels.library import (
+    FUNCTION_NAME,
+    is_library_matmul,
+    matmul_signature,
+    random_arguments,
+)
+from disco_fuse.profile.database import ProfileDatabase, Sample
+from disco_fuse.profile.kernels import Progress, environment_key
+
+_REPEATS = 11
+_GENERATED = "generated "
+
+
+def choose_generated(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    database: ProfileDatabase,
+    progress: Progress | None = None,
+) -> frozenset[str]:
+    """Signatures of the library matmuls of ``mod`` that a generated kernel does faster.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A lowered module with library matmuls; the library is loaded.
+    database : ProfileDatabase
+        Keeps both times, so that a second call measures nothing.
+
+    Returns
+    -------
+    frozenset of str
+        For :func:`disco_fuse.kernels.generate_matmul.GenerateMatmul`.
+    """
+    calls: dict[str, Any] = {}
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            if is_library_matmul(binding.value):
+                calls.setdefault(matmul_signature(binding.value), binding.value)
+    environment = environment_key(target)
+    names = [*calls, *(_GENERATED + signature for signature in calls)]
+    known = database.load(environment, names)
+    missing = [s for s in calls if s not in known or _GENERATED + s not in known]
+    for done, signature in enumerate(missing, start=1):
+        pair = _time_both(calls[signature], target)
+        samples = dict(zip((signature, _GENERATED + signature), pair, strict=True))
+        database.store(environment, samples)
+        known |= samples
+        if progress is not None:
+            progress(done, len(missing), signature)
+    return frozenset(s for s in calls if known[_GENERATED + s].median_us < known[s].median_us)
+
+
+def _time_both(call: Any, target: tvm.target.Target) -> tuple[Sample, Sample]:
+    """(library, generated), measured in turn so that a noisy moment hits both."""
+    kernel = generated_kernel(call, target).with_attr("global_symbol", "matmul")
+    with target, tvm.transform.PassContext(config=BUILD_CONFIG):
+        generated = tvm.compile(tvm.IRModule({"matmul": kernel}), target=target)["matmul"]
+    library = tvm.get_global_func(FUNCTION_NAME)
+    a, b, plan, out = random_arguments(call)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_REPEATS + 1):
+        begin = time.perf_counter()
+        library(a, b, plan, out)
+        middle = time.perf_counter()
+        generated(a, b, out)
+        end = time.perf_counter()
+        times[0].append((middle - begin) * 1e6)
+        times[1].append((end - middle) * 1e6)
+    return _sample(times[0][1:]), _sample(times[1][1:])
+
+
+def _sample(times_us: list[float]) -> Sample:
+    p10, median, p90 = (float(p) for p in np.percentile(times_us, [10, 50, 90]))
+    return Sample(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times_us))
