@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import RunRanks, assert_none_left, pids_in
 
+from conftest import RunRanks, assert_none_left, pids_in
 from disco_fuse import launch
 
 RANKS = str(Path(__file__).parent / "ranks.py")

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eager_reference import relative_error, run_steps, torch_optimizer
+from eager_reference import relative_error, run_steps
 from torch import nn
 
 from disco_fuse.frontend import SGD
-from disco_fuse.frontend.torch import training_step
+from disco_fuse.frontend.torch import to_torch_optimizer, training_step
 
 transformers = pytest.importorskip("transformers")
 
@@ -152,7 +152,8 @@ def eager_steps(
     model: nn.Module, batches: list[tuple[torch.Tensor, ...]]
 ) -> list[dict[str, torch.Tensor]]:
     """Loss, logits, parameters, buffers and momentum after each step of torch itself."""
-    optimizer = torch_optimizer(model, SGD_STEP)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = to_torch_optimizer(SGD_STEP, trained)
     history = []
     for batch in batches:
         optimizer.zero_grad()
