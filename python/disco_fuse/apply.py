@@ -25,12 +25,15 @@ from disco_fuse.bindings import (
     allreduce_input,
     call_inputs,
     glue_source,
+    reduction_of,
     with_inputs,
 )
 from disco_fuse.extract import Extraction
 from disco_fuse.strategy import Strategy, Unit
 
+# The name of the reduction is appended, except for the usual one.
 START = "disco_fuse.runtime.allreduce_start"
+_START_OF = {"avg": START, "sum": START + "_sum"}
 WAIT = "disco_fuse.runtime.allreduce_wait"
 _MAX_NAME_LENGTH = 60
 
@@ -206,7 +209,9 @@ class _MainWriter:
         bindings = [self.extraction.bindings[op] for op in unit.ops]
         gradients = [self._resolve(allreduce_input(binding.value)) for binding in bindings]
         self.gradients.append(gradients)
-        self._packed(START, bucket)
+        reduction = reduction_of(bindings[0].value)
+        assert reduction is not None
+        self._packed(_START_OF[reduction], bucket)
         for op, binding, gradient in zip(unit.ops, bindings, gradients, strict=True):
             self.pending[op] = bucket
             self.env[binding.var] = gradient

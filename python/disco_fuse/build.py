@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from disco_fuse.apply import START
 from disco_fuse.bindings import is_op
 from disco_fuse.donate import DonateBuffers
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
@@ -86,7 +87,7 @@ def _count(main: relax.Function) -> tuple[int, int]:
             value = binding.value
             callee = value.op if isinstance(value, tvm.ir.Call) else None
             if isinstance(callee, relax.ExternFunc):
-                allreduces += str(callee.global_symbol).endswith("allreduce_start")
+                allreduces += str(callee.global_symbol).startswith(START)
             elif isinstance(callee, tvm.ir.GlobalVar):
                 kernels += 1
             else:

@@ -158,6 +158,16 @@ class FusionLimits:
         )
 
 
+# Beyond these a single step of the search would take longer than anybody waits for Ctrl-C.
+_MOST = {
+    "beta": 10_000,
+    "patience": 2**31 - 1,
+    "children_per_pop": 10_000,
+    "num_tries": 10_000,
+    "report_every": 1_000_000,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
     """Knobs of the backtracking search; defaults from Yi et al., TPDS 2022, Section 5.
@@ -211,13 +221,15 @@ class SearchConfig:
         _require(ok, "SearchConfig.alpha", "finite, >= 1", self.alpha)
         for name in ("beta", "patience", "children_per_pop", "num_tries", "report_every"):
             value = getattr(self, name)
-            ok = isinstance(value, int) and value >= 1
-            _require(ok, f"SearchConfig.{name}", "an integer >= 1", value)
+            ok = isinstance(value, int) and 1 <= value <= _MOST[name]
+            _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {_MOST[name]}", value)
         ok = isinstance(self.seed, int) and 0 <= self.seed < 2**63
         _require(ok, "SearchConfig.seed", "an integer in [0, 2**63)", self.seed)
         for name, least in (("max_steps", 0), ("queue_cap", 1), ("time_limit_s", 0)):
             value = getattr(self, name)
             ok = value is None or (_is_number(value) and value >= least)
+            if name != "time_limit_s":
+                ok = value is None or (isinstance(value, int) and least <= value < 2**31)
             _require(ok, f"SearchConfig.{name}", f"None or >= {least}", value)
         ok = bool(self.methods) and all(method in EDIT_KINDS for method in self.methods)
         _require(ok, "SearchConfig.methods", f"a non-empty tuple out of {EDIT_KINDS}", self.methods)

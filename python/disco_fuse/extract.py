@@ -48,6 +48,7 @@ from disco_fuse.kernels.stages import num_elements
 from disco_fuse.lower import check_single_dataflow_block
 
 DONATED_ATTR = "disco_fuse.donated"
+REDUCTIONS = ("avg", "sum")  # what the runtime can do
 _PATTERNS = {int(pattern) for pattern in OpPattern}
 
 
@@ -95,6 +96,8 @@ def donated_outputs(
     """(parameter, id of the op computing its new value) for every donated parameter of ``main``."""
     attrs = main.attrs or {}
     flat = [int(i) for i in attrs[DONATED_ATTR]] if DONATED_ATTR in attrs else []
+    if len(flat) % 2:
+        raise ValueError(f"{DONATED_ATTR} lists pairs, but has {len(flat)} numbers: {flat}")
     outputs = returned_values(main, glue)
     pairs = []
     for param_index, output_index in zip(flat[::2], flat[1::2], strict=True):
@@ -150,7 +153,8 @@ class _Reader:
         if not isinstance(source, relax.TensorType) or not isinstance(result, relax.TensorType):
             return False
         # A copy of equal shape is meant as a copy: OwnGradients and the frontend make some.
-        if static_shape(source) == static_shape(result):
+        shapes = static_shape(source), static_shape(result)
+        if shapes[0] == shapes[1] or math.prod(shapes[0]) != math.prod(shapes[1]):
             return False
         return bool(relax.analysis.has_reshape_pattern(self.mod[value.args[0]]))
 
@@ -158,6 +162,10 @@ class _Reader:
         call, name, size = binding.value, binding.var.name, tensor_bytes(binding.var.ty)
         reduction = reduction_of(call)
         if reduction is not None:
+            if reduction not in REDUCTIONS:
+                raise ValueError(
+                    f"allreduce {name} asks for {reduction!r}; allowed: {', '.join(REDUCTIONS)}"
+                )
             dtype = dtype_name(binding.var.ty)
             return Op(
                 name=f"{name}:allreduce",
@@ -201,7 +209,6 @@ class _Reader:
     def finish(self) -> Extraction:
         edges, reads, readers = self._edges()
         order_only = self._before_overwriting() | self._before_reducing(readers)
-        order_only -= edges.keys()
         position = _topological(len(self.ops), [*edges, *order_only])
         by_position = sorted(range(len(self.ops)), key=position.__getitem__)
         outputs = {
@@ -276,11 +283,21 @@ class _Reader:
         for reader, binding in enumerate(self.bindings):
             for leaf in tensor_leaves(binding.value, self.glue):
                 readers[look_through_views(leaf, self.glue)].add(reader)
-        return {
-            (reader, writer)
-            for param, writer in donated_outputs(self.main, self.glue, self.origin)
-            for reader in readers[param] - {writer}
-        }
+        pairs = donated_outputs(self.main, self.glue, self.origin)
+        for param, writer in pairs:
+            if writer in readers[param]:
+                self._check_elementwise(param, writer)
+        return {(reader, w) for param, w in pairs for reader in readers[param] - {w}}
+
+    def _check_elementwise(self, param: relax.Var, writer: int) -> None:
+        """An op may write over what it reads itself only element by element."""
+        op = self.ops[writer]
+        size = math.prod(static_shape(param.ty))
+        if op.pattern > OpPattern.BROADCAST or op.num_elements != size:
+            raise ValueError(
+                f"{op.name} computes the new value of donated parameter {param.name} from its old "
+                "one, but not element by element, so it cannot be written in place"
+            )
 
     def _before_reducing(self, readers: dict[int, set[int]]) -> set[tuple[int, int]]:
         """Other readers of a gradient before its allreduce, which works in place."""
@@ -347,7 +364,8 @@ def _topological(num_ops: int, edges: list[tuple[int, int]]) -> list[int]:
         if not ready:
             stuck = [op for op in range(num_ops) if position[op] < 0]
             raise ValueError(
-                f"a donated parameter is read after its new value was computed (ops {stuck[:8]})"
+                "no order fits: a donated parameter is read after its new value was computed, or "
+                f"a gradient after its AllReduce (ops {stuck[:8]})"
             )
         op = heapq.heappop(ready)
         position[op] = rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -101,6 +102,12 @@ def mpirun_command(
     return [*argv, *mpirun_args, *program], env
 
 
+def _end_with_parent() -> None:
+    """In the child: be told to end when this process dies, however it dies (Linux)."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 def run(
     program_args: Sequence[str],
     num_ranks: int,
@@ -146,6 +153,7 @@ def run(
         stderr=pipe,
         text=True,
         start_new_session=True,
+        preexec_fn=_end_with_parent,
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)

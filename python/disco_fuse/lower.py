@@ -41,7 +41,11 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
         ``main`` is missing or is not one dataflow block.
     """
     check_single_dataflow_block(mod)
-    passes = [OwnGradients(), *([DispatchMatmul()] if library else [])]
+    passes = [
+        relax.transform.CanonicalizeBindings(),
+        OwnGradients(),
+        *([DispatchMatmul()] if library else []),
+    ]
     passes += [
         relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
         relax.transform.AnnotateTIROpPattern(),
@@ -78,7 +82,11 @@ def _legalize_mean(builder: relax.BlockBuilder, call: Call) -> relax.Expr:
     nothing that feeds the sum could be fused into it.
     """
     shape = static_shape(call.args[0].ty)
-    axes = [int(a) for a in call.attrs.axis] if call.attrs.axis else list(range(len(shape)))
+    axes = (
+        [int(a) for a in call.attrs.axis]
+        if call.attrs.axis is not None
+        else list(range(len(shape)))
+    )
     count = math.prod(shape[axis] for axis in axes)
     total = builder.emit_te(topi.sum, call.args[0], axes, bool(call.attrs.keepdims))
     dtype = total.ty.dtype.dtype

@@ -126,14 +126,15 @@ def search(
             return _TIME_LIMIT if late else _CONTINUE
 
         return _result(
+            graph,
             _ffi.function("search.search")(
                 graph._handle,
                 cost_model._native(graph),
                 native_cluster(cluster),
                 _native_config(config),
-                [strategy._handle for strategy in initial],
+                [strategy.handle_for(graph) for strategy in initial],
                 observe,
-            )
+            ),
         )
 
 
@@ -153,13 +154,14 @@ def exhaustive(
         If there are more than ``max_states`` strategies.
     """
     return _result(
+        graph,
         _ffi.function("search.exhaustive")(
             graph._handle,
             cost_model._native(graph),
             native_cluster(cluster),
             native_limits(limits),
             max_states,
-        )
+        ),
     )
 
 
@@ -203,12 +205,12 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
     }
 
 
-def _result(parts: Any) -> SearchResult:
+def _result(graph: OpGraph, parts: Any) -> SearchResult:
     handle, numbers, edits, stop_reason = parts
     makespan, initial, bound, start, steps, candidates = _ffi.array(numbers).tolist()
     rows = _ffi.array(edits).reshape(-1, 3).tolist()
     return SearchResult(
-        best=Strategy(handle),
+        best=Strategy(handle, graph),
         makespan_us=makespan / 1000,
         initial_makespan_us=initial / 1000,
         lower_bound_us=bound / 1000,

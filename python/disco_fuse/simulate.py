@@ -88,11 +88,13 @@ def schedule(
     ValueError
         If the cost model gives no valid time.
     """
-    return Strategy(
-        _ffi.function("simulate.schedule")(
-            graph._handle, strategy._handle, cost_model._native(graph), native_cluster(cluster)
-        )
+    handle = _ffi.function("simulate.schedule")(
+        graph._handle,
+        strategy.handle_for(graph),
+        cost_model._native(graph),
+        native_cluster(cluster),
     )
+    return Strategy(handle, graph)
 
 
 def simulate(
@@ -108,7 +110,10 @@ def simulate(
     events, path, totals = (
         _ffi.array(part)
         for part in _ffi.function("simulate.simulate")(
-            graph._handle, strategy._handle, cost_model._native(graph), native_cluster(cluster)
+            graph._handle,
+            strategy.handle_for(graph),
+            cost_model._native(graph),
+            native_cluster(cluster),
         )
     )
     makespan, compute, allreduce, overlapped = totals.tolist()

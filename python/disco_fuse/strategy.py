@@ -79,13 +79,14 @@ class Strategy:
         and the costs.
     """
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, graph: OpGraph) -> None:
         self._handle = handle
+        self._graph_digest = graph.digest
 
     @classmethod
     def unfused(cls, graph: OpGraph) -> Strategy:
         """Every op alone, in the order of ``graph``."""
-        return cls(_ffi.function("strategy.unfused")(graph._handle))
+        return cls(_ffi.function("strategy.unfused")(graph._handle), graph)
 
     @classmethod
     def create(
@@ -124,8 +125,17 @@ class Strategy:
                 np.array(group_of, np.int32).reshape(-1),
                 np.array(pairs, np.int32).reshape(-1),
                 np.array([] if order is None else order, np.int32).reshape(-1),
-            )
+            ),
+            graph,
         )
+
+    def handle_for(self, graph: OpGraph) -> Any:
+        """The C++ strategy; ValueError unless it is one of ``graph``."""
+        if graph.digest != self._graph_digest:
+            raise ValueError(
+                f"the strategy is one of graph {self._graph_digest[:8]}, not of {graph.digest[:8]}"
+            )
+        return self._handle
 
     @cached_property
     def group_of(self) -> npt.NDArray[np.int32]:
@@ -157,7 +167,7 @@ class Strategy:
 
     def units(self, graph: OpGraph) -> list[Unit]:
         """Kernels, library calls and buckets in emitted order."""
-        parts = _ffi.function("strategy.units")(graph._handle, self._handle)
+        parts = _ffi.function("strategy.units")(graph._handle, self.handle_for(graph))
         ids, kinds, op_begin, ops, output_begin, outputs = (
             _ffi.array(part).tolist() for part in parts
         )
@@ -200,7 +210,9 @@ def check(
     """Why ``edit`` is illegal for ``strategy``, or ``""`` if it is allowed."""
     row = np.array(_row(edit), np.int32)
     return str(
-        _ffi.function("strategy.check")(graph._handle, native_limits(limits), strategy._handle, row)
+        _ffi.function("strategy.check")(
+            graph._handle, native_limits(limits), strategy.handle_for(graph), row
+        )
     )
 
 
@@ -221,7 +233,10 @@ def replay(
     start = Strategy.unfused(graph) if start is None else start
     rows = np.array([_row(edit) for edit in edits], np.int32).reshape(-1)
     return Strategy(
-        _ffi.function("strategy.replay")(graph._handle, native_limits(limits), start._handle, rows)
+        _ffi.function("strategy.replay")(
+            graph._handle, native_limits(limits), start.handle_for(graph), rows
+        ),
+        graph,
     )
 
 

@@ -81,6 +81,10 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         From the pass: main is not one dataflow block, has dynamic shapes or binds something else
         than kernels.
     """
+    _require(cluster, ClusterSpec, "cluster")
+    _require(search_config, SearchConfig, "search_config")
+    if cost_model is not None:
+        _require(cost_model, CostModel, "cost_model")
     if target is not None and not isinstance(target, tvm.target.Target):
         target = tvm.target.Target(target)
 
@@ -92,6 +96,8 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         extraction = extract(lowered)
         model = cost_model or RooflineCostModel(cluster.device)
         result = search(extraction.graph, model, cluster, search_config)
+        if result.stop_reason == "interrupted":
+            raise KeyboardInterrupt
         _logger.info(
             "DisCoFuse: makespan %.0f -> %.0f us (%s)",
             result.initial_makespan_us,
@@ -101,3 +107,8 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         return apply(lowered, extraction, result.best)
 
     return tvm.transform.module_pass(transform, opt_level=0, name="DisCoFuse")
+
+
+def _require(value: object, kind: type, name: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")

@@ -133,11 +133,18 @@ int64_t ReadArguments(const char* function, ffi::PackedArgs args, SessionObj* se
   return args[0].cast<int64_t>();
 }
 
+void StartWith(const char* function, Reduction reduction, ffi::PackedArgs args) {
+  SessionObj* self = RequireSession(function);
+  const int64_t bucket = ReadArguments(function, args, self);
+  Translate([&] { self->session.Start(bucket, self->arguments, reduction); });
+}
+
 void AllReduceStart(ffi::PackedArgs args, ffi::Any*) {
-  constexpr const char* kName = "disco_fuse.runtime.allreduce_start";
-  SessionObj* self = RequireSession(kName);
-  const int64_t bucket = ReadArguments(kName, args, self);
-  Translate([&] { self->session.Start(bucket, self->arguments); });
+  StartWith("disco_fuse.runtime.allreduce_start", Reduction::kAverage, args);
+}
+
+void AllReduceStartSum(ffi::PackedArgs args, ffi::Any*) {
+  StartWith("disco_fuse.runtime.allreduce_start_sum", Reduction::kSum, args);
 }
 
 void AllReduceWait(ffi::PackedArgs args, ffi::Any*) {
@@ -247,6 +254,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("disco_fuse.runtime.kernel_names", KernelNames);
   refl::GlobalDef()
       .def_packed("disco_fuse.runtime.allreduce_start", AllReduceStart)
+      .def_packed("disco_fuse.runtime.allreduce_start_sum", AllReduceStartSum)
       .def_packed("disco_fuse.runtime.allreduce_wait", AllReduceWait)
       .def_packed("disco_fuse.runtime.record_kernel", RecordKernel);
 }

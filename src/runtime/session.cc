@@ -61,14 +61,14 @@ Session::Bucket* Session::FindOrCreate(int64_t id) {
         [this, id, bucket](Communicator* communicator, const ProgressControl& control) {
           const auto start = Now();
           communicator->AllReduce({"bucket", id}, bucket->data, bucket->count,
-                                  bucket->tensors.front().dtype, Reduction::kAverage, control);
+                                  bucket->tensors.front().dtype, bucket->reduction, control);
           allreduce_log_.Add({EventKind::kAllReduce, id, start, Now()});
         });
   }
   return bucket;
 }
 
-void Session::Start(int64_t id, const std::vector<TensorSpan>& tensors) {
+void Session::Start(int64_t id, const std::vector<TensorSpan>& tensors, Reduction reduction) {
   const auto start = Now();
   if (tensors.empty()) ThrowInvalid(id, "has no tensors; at least one is needed");
   for (const TensorSpan& tensor : tensors) {
@@ -79,6 +79,7 @@ void Session::Start(int64_t id, const std::vector<TensorSpan>& tensors) {
   Bucket* bucket = FindOrCreate(id);
   if (bucket->in_flight) ThrowInvalid(id, "started twice without a wait between");
   bucket->tensors = tensors;
+  bucket->reduction = reduction;
   if (thread_->world_size() > 1) {  // alone, a tensor is its own average
     Pack(bucket);
     thread_->Submit(bucket->job.get());

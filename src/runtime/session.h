@@ -47,9 +47,10 @@ class Session {
   void FinishStep();
 
   /*! \brief Takes the gradients of `bucket`; until Wait nobody may touch them. */
-  void Start(int64_t bucket, const std::vector<TensorSpan>& tensors);
+  void Start(int64_t bucket, const std::vector<TensorSpan>& tensors,
+             Reduction reduction = Reduction::kAverage);
 
-  /*! \brief Blocks until the same `tensors` hold their averages over all ranks. */
+  /*! \brief Blocks until the same `tensors` hold their averages (or sums) over all ranks. */
   void Wait(int64_t bucket, const std::vector<TensorSpan>& tensors, CheckInterrupt check_interrupt);
 
   /*! \brief Brackets a kernel's run on the main thread. */
@@ -70,6 +71,7 @@ class Session {
     void* data = nullptr;
     int64_t count = 0;
     bool in_flight = false;
+    Reduction reduction = Reduction::kAverage;
     std::unique_ptr<CommunicationJob> job;
   };
 

@@ -81,9 +81,20 @@ def predict_checked(model: CostModel, graph: OpGraph, groups: Sequence[Group]) -
     ValueError
         Naming model and group, if there is not one finite time >= 0 per group.
     """
+    check_groups(graph, groups)
     times = _ffi.function("cost.predict_us")(model._native(graph), graph._handle, *flatten(groups))
     times_us: Times = _ffi.array(times)
     return times_us
+
+
+def check_groups(graph: OpGraph, groups: Sequence[Group]) -> None:
+    """ValueError naming the first op of a group that is none of the graph's."""
+    for group in groups:
+        for op in (*group.ops, *group.outputs):
+            if not 0 <= op < graph.num_ops:
+                raise ValueError(
+                    f"{group} holds op {op}; the graph has ops 0 to {graph.num_ops - 1}"
+                )
 
 
 def flatten(groups: Sequence[Group]) -> tuple[npt.NDArray[np.int32], ...]:

@@ -10,7 +10,14 @@ import numpy as np
 
 from disco_fuse import _ffi
 from disco_fuse.config import DeviceSpec
-from disco_fuse.cost_model.base import CostModel, Group, Times, flatten, predict_checked
+from disco_fuse.cost_model.base import (
+    CostModel,
+    Group,
+    Times,
+    check_groups,
+    flatten,
+    predict_checked,
+)
 from disco_fuse.graph import OpGraph
 
 
@@ -58,5 +65,6 @@ class RooflineCostModel(CostModel):
 
 def num_nests(graph: OpGraph, group: Group) -> int:
     """Number of loop nests that a kernel of these members has."""
+    check_groups(graph, [group])
     counts = _ffi.function("cost.count_nests")(graph._handle, *flatten([group]))
     return int(_ffi.array(counts)[0])

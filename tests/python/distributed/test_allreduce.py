@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 
 import pytest
+
 from conftest import RunRanks
 
 
@@ -49,3 +50,7 @@ def test_allreduce_overlaps_computation(run_ranks: RunRanks) -> None:
     done = run_ranks("ranks.py", "overlapped")
     assert done.returncode == 0, done
     assert len(done.lines("^rank .: (done)$")) == 2
+
+
+def test_sums_are_sums(run_ranks: RunRanks) -> None:
+    assert run_ranks("sum_ranks.py", num_ranks=2).returncode == 0

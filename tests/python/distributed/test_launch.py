@@ -88,3 +88,23 @@ def test_stubborn_single_program_is_killed_with_its_children() -> None:
     pids = pids_in(caught.value.stdout)
     assert len(pids) == 2
     assert_none_left(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_the_process_that_launched_them(
+    run_ranks: RunRanks,  # noqa: ARG001
+    number: signal.Signals,
+) -> None:
+    program = (
+        f"from disco_fuse import launch; launch.run([{RANKS!r}, 'hangs'], 2, oversubscribe=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        pids = [int(launcher.stdout.readline().split()[1]) for _ in range(2)]
+        launcher.send_signal(number)
+        deadline = time.monotonic() + 20.0
+        while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
+            assert time.monotonic() < deadline, f"ranks {pids} outlive their launcher"
+            time.sleep(0.1)

@@ -171,3 +171,25 @@ def test_who_else_reads_a_gradient_sees_the_local_one(target: tvm.target.Target)
         for one, other in zip(outputs, (np.exp(x), 2 * np.exp(x), w), strict=True):
             np.testing.assert_allclose(one.numpy(), other, rtol=1e-5)
         np.testing.assert_array_equal(tensors[1].numpy(), w)
+
+
+def test_tensors_without_elements(target: tvm.target.Target) -> None:
+    from tvm.script import ir as I  # noqa: N812
+    from tvm.script import relax as R  # noqa: N812
+
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((0, 8), "float32"), y: R.Tensor((0, 8), "float32")):
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.add(a, y)
+                R.output(b)
+            return b
+
+    lowered, extraction = _lowered(Module, target)
+    strategy = replay(extraction.graph, [Edit(kind="fuse", producer=0, consumer=1)])
+    built = build(apply(lowered, extraction, strategy), target)
+    main = relax.VirtualMachine(built.executable, tvm.cpu())["main"]
+    empty = tvm.runtime.tensor(np.zeros((0, 8), np.float32))
+    assert main(empty, empty).numpy().shape == (0, 8)

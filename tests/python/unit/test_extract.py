@@ -196,3 +196,45 @@ def test_reading_a_parameter_after_its_update_is_refused() -> None:
 
     with pytest.raises(ValueError, match="read after its new value was computed"):
         _extract(Module)
+
+
+def test_an_update_that_mixes_elements_is_refused() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(w: R.Tensor((4, 4), "float32")):
+            R.func_attr({"disco_fuse.donated": [0, 0]})
+            with R.dataflow():
+                new = R.permute_dims(w)
+                R.output(new)
+            return new
+
+    with pytest.raises(ValueError, match="not element by element, so it cannot be written in plac"):
+        _extract(Module)
+
+
+@pytest.mark.parametrize("reduction", ["prod", "min", "max"])
+def test_reductions_that_the_runtime_lacks_are_refused(reduction: str) -> None:
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            gradient = builder.emit(relax.op.exp(x))
+            out = builder.emit_output(relax.op.ccl.allreduce(gradient, reduction, False))
+        builder.emit_func_output(out)
+    with pytest.raises(ValueError, match=f"asks for '{reduction}'; allowed: avg, sum"):
+        _extract(builder.get())
+
+
+def test_a_slice_of_leading_rows_is_no_view() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((8, 4), "float32"), y: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.strided_slice(x, [0], [0], [4])
+                b = R.add(a, y)
+                R.output(b)
+            return b
+
+    assert _extract(Module).graph.num_ops == 2

@@ -173,3 +173,16 @@ def test_cycles_name_the_edit() -> None:
 def test_limits_are_checked(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"FusionLimits.{field}"):
         FusionLimits(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_strategy_of_another_graph_is_refused() -> None:
+    small = OpGraph.create([op("a")])
+    foreign = Strategy.unfused(OpGraph.create([op("a"), op("b"), op("c")]))
+    edit = Edit(kind="fuse", producer=0, consumer=0)
+    for call in (
+        lambda: foreign.units(small),
+        lambda: replay(small, [], foreign),
+        lambda: check(small, foreign, edit),
+    ):
+        with pytest.raises(ValueError, match="the strategy is one of graph"):
+            call()

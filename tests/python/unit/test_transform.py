@@ -61,7 +61,7 @@ def test_allreduces_that_are_there_already_are_found() -> None:
 
     mod = DisCoFuse(search_config=QUICK)(Module)
     assert _packed_calls(mod) == [
-        "disco_fuse.runtime.allreduce_start",
+        "disco_fuse.runtime.allreduce_start_sum",
         "disco_fuse.runtime.allreduce_wait",
     ]
     assert len(_primitives(mod)) == 1
@@ -122,3 +122,12 @@ def test_a_gradient_that_is_not_there_is_named() -> None:
 def test_unknown_target_is_refused() -> None:
     with pytest.raises(ValueError, match="abacus"):
         DisCoFuse(target="abacus")
+
+
+@pytest.mark.parametrize(
+    "options", [{"cluster": "foo"}, {"cost_model": "roofline"}, {"search_config": {}}]
+)
+def test_options_of_a_wrong_type_are_named(options: dict[str, object]) -> None:
+    (name,) = options
+    with pytest.raises(TypeError, match=f"{name} must be a"):
+        DisCoFuse(**options)

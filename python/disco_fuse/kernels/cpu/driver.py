@@ -8,7 +8,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..stages import NUM_NESTS, parse
+from ..stages import NUM_NESTS, parse, shape_of
 from .context import Kernel, Machine
 from .loops import sequence
 from .nests import plan_nests
@@ -38,6 +38,8 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         The same function of the same buffers. What no rule can read is returned as it is.
     """
     machine = Machine.of(target)
+    if any(0 in shape_of(buffer) for buffer in func.params):
+        return plain(func)  # nothing to compute, and nothing a vector could be written to
     try:
         return _schedule(func, machine)
     except Exception as reason:  # the last rule never fails
