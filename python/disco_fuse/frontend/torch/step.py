@@ -112,7 +112,8 @@ def training_step(
         If an example input is not a tensor, or a dtype is not supported.
     ValueError
         If the loss is not a scalar or depends on no trained parameter, the model writes to its
-        inputs, `buffers` is none of these words, or `accumulate` does not divide the leading size of an input.
+        inputs, `buffers` is none of these words, or `accumulate` does not divide the leading size
+        of an input.
     UnsupportedOperatorError
         If the graph holds an operator without a verified translation.
     """
