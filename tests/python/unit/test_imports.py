@@ -21,7 +21,7 @@ LAYERS = [
     ["strategy"],
     ["cost_model", "kernels", "frontend", "zoo"],
     ["simulate", "insert", "own_gradients", "workload"],
-    ["search", "lower"],
+    ["adjoint", "search", "lower"],
     ["extract"],
     ["apply", "donate", "baselines"],
     ["build", "testing"],
