@@ -20,6 +20,12 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.frontend.torch.provenance import number_calls, origin_of
+from disco_fuse.frontend.torch.refusals import (
+    refuse_dynamic,
+    refuse_hooks,
+    refusing_rebinding,
+    refusing_what_export_cannot_see,
+)
 from disco_fuse.frontend.torch.simplify import simplify
 
 
@@ -75,9 +81,10 @@ class _Loss(torch.nn.Module):  # type: ignore[misc]
         self.loss = loss
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        if self.loss is not None:
-            return (self.loss(self.model(*inputs[:-1]), inputs[-1]),)
-        result = self.model(*inputs)
+        with refusing_rebinding(self):
+            result = self.model(*(inputs if self.loss is None else inputs[:-1]))
+            if self.loss is not None:
+                result = self.loss(result, inputs[-1])
         loss, *others = result if isinstance(result, tuple | list) else (result,)
         return (loss, *(other.detach() for other in others))
 
@@ -130,7 +137,8 @@ def _export_settings() -> Iterator[None]:
 
 def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss, refused if it draws random numbers."""
-    with _export_settings():
+    refuse_hooks(module)
+    with _export_settings(), refusing_what_export_cannot_see():
         program = torch.export.export(module, tuple(x.detach() for x in inputs))
     for node in program.graph.nodes:
         if node.op == "call_function" and _draws_random_numbers(node):
@@ -139,6 +147,7 @@ def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.expo
                 "training step cannot do; importing dropout as the identity would be wrong. Set "
                 "its probability to 0, or call .eval() on that module."
             )
+    refuse_dynamic(program)
     return program
 
 
