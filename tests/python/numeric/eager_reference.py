@@ -45,16 +45,21 @@ def run_steps(step: TrainingStep, batches: Sequence[Batch]) -> list[dict[str, np
     return history
 
 
-def assert_close(actual: Any, expected: Any, name: str, tolerance: float = 1e-9) -> None:
-    """Largest difference relative to the largest expected value."""
+def relative_error(actual: Any, expected: Any, name: str, floor: float = 1e-3) -> float:
+    """Largest difference relative to the largest expected value, or to `floor` if that is more."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape, name
     assert actual.dtype == expected.dtype, name
     assert np.isfinite(actual).all(), name
     if actual.dtype == bool:
         actual, expected = actual.astype(int), expected.astype(int)
-    scale = max(float(np.abs(expected).max(initial=0.0)), 1e-3)
-    error = float(np.abs(actual - expected).max(initial=0.0)) / scale
+    scale = max(float(np.abs(expected).max(initial=0.0)), floor)
+    return float(np.abs(actual - expected).max(initial=0.0)) / scale
+
+
+def assert_close(actual: Any, expected: Any, name: str, tolerance: float = 1e-9) -> None:
+    """Shape, dtype and values, the latter to a relative error."""
+    error = relative_error(actual, expected, name)
     assert error <= tolerance, f"{name}: relative error {error}"
 
 

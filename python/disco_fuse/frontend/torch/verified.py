@@ -1,7 +1,7 @@
 """The ATen operators that a training step may contain.
 
 An operator is listed once a numeric test compares its values and gradients with eager torch in
-float64 (tests/python/numeric/test_frontend_converters.py fails for a name without one). All others
+float64 (tests/python/numeric/test_verified_operators.py fails for a name without one). All others
 are refused by name, because a converter that nobody checked may be wrong without an error.
 
 Those that draw random numbers cannot equal torch's draws; tests/python/numeric/test_dropout.py
@@ -30,6 +30,7 @@ VERIFIED_OPERATORS: frozenset[str] = RANDOM_OPERATORS | frozenset(
         "aten.bitwise_not.default",
         "aten.clamp.default",
         "aten.copy.default",
+        "aten.cos.default",
         "aten.div.Scalar",
         "aten.div.Tensor",
         "aten.eq.Scalar",
@@ -62,6 +63,7 @@ VERIFIED_OPERATORS: frozenset[str] = RANDOM_OPERATORS | frozenset(
         "aten.rsqrt.default",
         "aten.sigmoid.default",
         "aten.sign.default",
+        "aten.sin.default",
         "aten.sqrt.default",
         "aten.sub.Scalar",
         "aten.sub.Tensor",
@@ -98,16 +100,32 @@ VERIFIED_OPERATORS: frozenset[str] = RANDOM_OPERATORS | frozenset(
         "aten.index.Tensor",
         "aten.index_put.default",
         "aten.index_select.default",
+        "aten.scatter.src",
         "aten.scatter.value",
         "aten.scatter_add.default",
+        "aten.scatter_reduce.two",
+        # order
+        "aten.argmax.default",
+        "aten.argmin.default",
+        "aten.max.dim",
+        "aten.min.dim",
+        "aten.sort.default",
+        "aten.sort.stable",
+        "aten.topk.default",
         # normalisation, convolution, pooling
         "aten._native_batch_norm_legit_functional.default",
+        "aten._adaptive_avg_pool2d.default",
+        "aten._adaptive_avg_pool2d_backward.default",
+        "aten._adaptive_avg_pool3d.default",
         "aten.avg_pool2d.default",
         "aten.avg_pool2d_backward.default",
+        "aten.avg_pool3d.default",
+        "aten.avg_pool3d_backward.default",
         "aten.convolution.default",
         "aten.convolution_backward.default",
         "aten.max_pool2d_with_indices.default",
         "aten.max_pool2d_with_indices_backward.default",
+        "aten.max_pool3d_with_indices.default",
         "aten.native_layer_norm.default",
     }
 )

@@ -8,8 +8,11 @@ from disco_fuse.frontend.torch.converters import (
     indexing,
     linear,
     normalization,
+    ordering,
+    pooling,
     random,
     reduction,
+    scattering,
     shape,
 )
 from disco_fuse.frontend.torch.converters.registry import CONVERTERS, Entry, Node, Refusal
@@ -24,7 +27,10 @@ __all__ = [
     "indexing",
     "linear",
     "normalization",
+    "ordering",
+    "pooling",
     "random",
     "reduction",
+    "scattering",
     "shape",
 ]

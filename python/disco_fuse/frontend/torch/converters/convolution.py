@@ -1,8 +1,12 @@
-"""Convolution and pooling in two dimensions (NCHW), with their backward passes."""
+"""Convolution in one, two and three dimensions (channels second), with its backward pass.
+
+Transposed convolution is the input gradient of convolution, so that each is the other's backward.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
@@ -17,12 +21,37 @@ from disco_fuse.frontend.torch.converters.registry import (
 
 op = relax.op
 
+_FORWARD = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}
+_TRANSPOSED = {1: op.nn.conv1d_transpose, 2: op.nn.conv2d_transpose, 3: op.nn.conv3d_transpose}
 
-def _require_plain(x: Expr, transposed: bool, groups: int) -> None:
-    if len(shape_of(x)) != 4 or transposed or groups != 1:
-        raise Refusal(
-            "convolution is verified for 2d, not transposed, groups=1; got input shape "
-            f"{shape_of(x)}, transposed={transposed}, groups={groups}"
+
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """How a kernel moves; one number per spatial axis."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    @staticmethod
+    def of(
+        x: Expr,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> _Window:
+        """Torch's arguments, where one number may stand for all axes."""
+        rank = len(shape_of(x)) - 2
+        if rank not in _FORWARD:
+            raise Refusal(f"convolution is verified over 1, 2 or 3 axes, got shape {shape_of(x)}")
+
+        def each(values: Sequence[int]) -> list[int]:
+            return list(values) * rank if len(values) == 1 else list(values)
+
+        return _Window(
+            stride=each(stride), padding=each(padding), dilation=each(dilation), groups=groups
         )
 
 
@@ -36,19 +65,21 @@ def convolution(
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
-    _output_padding: Sequence[int],
+    output_padding: Sequence[int],
     groups: int,
 ) -> Expr:
-    """y[n, o, i, j] = bias[o] + sum of w[o, c, p, q] * x[n, c, i*s + p*d - pad, j*s + q*d - pad]"""
-    _require_plain(x, transposed, groups)
-    y = node.emit(
-        op.nn.conv2d(
-            x, weight, strides=list(stride), padding=list(padding), dilation=list(dilation)
-        )
-    )
+    """y[n, o, i] = bias[o] + sum over c, p of w[o, c, p] * x[n, c, i * s + p * d - pad], i and p
+    having an entry per axis; c runs over the channels of o's group. Transposed: its transpose.
+    """
+    window = _Window.of(x, stride, padding, dilation, groups)
+    if transposed:
+        y = _transposed(node, x, weight, window, list(output_padding) * (len(window.stride)))
+    else:
+        y = _forward(node, x, weight, window)
     if bias is None:
         return y
-    return node.emit(op.add(y, node.emit(op.reshape(bias, [1, shape_of(weight)[0], 1, 1]))))
+    line = [1, node.shape[1]] + [1] * len(window.stride)
+    return node.emit(op.add(y, node.emit(op.reshape(bias, line))))
 
 
 @converts("aten.convolution_backward.default")
@@ -67,174 +98,102 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Expr | None, Expr | None, Expr | None]:
     """Gradients for input, weight and bias, each only where the mask asks for it"""
-    _require_plain(x, transposed, groups)
-    window = (list(stride), list(padding), list(dilation))
-    return (
-        _input_gradient(node, grad, x, weight, window) if output_mask[0] else None,
-        _weight_gradient(node, grad, x, weight, window) if output_mask[1] else None,
-        node.emit(op.sum(grad, axis=[0, 2, 3])) if output_mask[2] else None,
+    window = _Window.of(x, stride, padding, dilation, groups)
+    for_x = for_weight = for_bias = None
+    if output_mask[0] and transposed:
+        for_x = _forward(node, grad, weight, window)
+    elif output_mask[0]:
+        for_x = _input_gradient(node, grad, x, weight, window)
+    if output_mask[1]:
+        small, large = (x, grad) if transposed else (grad, x)
+        for_weight = _weight_gradient(node, small, large, weight, window)
+    if output_mask[2]:
+        axes = [axis for axis in range(len(shape_of(grad))) if axis != 1]
+        for_bias = node.emit(op.sum(grad, axis=axes))
+    return for_x, for_weight, for_bias
+
+
+def _forward(node: Node, x: Expr, weight: Expr, window: _Window) -> Expr:
+    convolve = _FORWARD[len(window.stride)]
+    return node.emit(
+        convolve(
+            x,
+            weight,
+            strides=window.stride,
+            padding=window.padding,
+            dilation=window.dilation,
+            groups=window.groups,
+        )
     )
 
 
-_Window = tuple[list[int], list[int], list[int]]
+def _transposed(
+    node: Node, x: Expr, weight: Expr, window: _Window, output_padding: Sequence[int]
+) -> Expr:
+    extra = list(output_padding)[: len(window.stride)]
+    if any(more >= stride for more, stride in zip(extra, window.stride, strict=True)):
+        raise Refusal(
+            "transposed convolution is verified for an output padding smaller than the stride, "
+            f"not for {extra} with stride {window.stride}"
+        )
+    return node.emit(
+        _TRANSPOSED[len(window.stride)](
+            x,
+            weight,
+            strides=window.stride,
+            padding=window.padding,
+            output_padding=extra,
+            dilation=window.dilation,
+            groups=window.groups,
+        )
+    )
 
 
 def _input_gradient(node: Node, grad: Expr, x: Expr, weight: Expr, window: _Window) -> Expr:
     """The transposed convolution of the gradient, padded to rows that no window reached."""
-    stride, padding, dilation = window
-    reached = [
-        (shape_of(grad)[2 + i] - 1) * stride[i]
-        - 2 * padding[i]
-        + (shape_of(weight)[2 + i] - 1) * dilation[i]
-        + 1
-        for i in range(2)
+    missing = [
+        length - ((windows - 1) * stride - 2 * padding + (taps - 1) * dilation + 1)
+        for length, windows, stride, padding, taps, dilation in zip(
+            shape_of(x)[2:],
+            shape_of(grad)[2:],
+            window.stride,
+            window.padding,
+            shape_of(weight)[2:],
+            window.dilation,
+            strict=True,
+        )
     ]
-    missing = [shape_of(x)[2 + i] - reached[i] for i in range(2)]
-    return node.emit(
-        op.nn.conv2d_transpose(
-            grad,
-            weight,
-            strides=stride,
-            padding=padding,
-            output_padding=missing,
-            dilation=dilation,
-        )
-    )
+    return _transposed(node, grad, weight, window, missing)
 
 
-def _weight_gradient(node: Node, grad: Expr, x: Expr, weight: Expr, window: _Window) -> Expr:
-    """x (channels as batch) convolved with the gradient, stride and dilation changing places."""
-    emit = node.emit
-    stride, padding, dilation = window
+def _weight_gradient(node: Node, small: Expr, large: Expr, weight: Expr, window: _Window) -> Expr:
+    """What the convolution from `large` to `small` asks of its weight, as one convolution.
+
+    Stride and dilation change places, and the batch is what is summed over, as channels are in a
+    convolution: large [N, G * C, ...] -> [C, G * N, ...], small [N, G * O, ...] -> [G * O, N, ...],
+    result [C, G * O, taps]. Rows that no window reached show as taps too many.
+    """
+    emit, groups = node.emit, window.groups
+    batch, channels, *extents = shape_of(large)
+    spatial = list(range(2, 2 + len(extents)))
+    if groups == 1:
+        data = emit(op.permute_dims(large, [1, 0, *spatial]))
+    else:
+        width = channels // groups
+        apart = emit(op.reshape(large, [batch, groups, width, *extents]))
+        turned = emit(op.permute_dims(apart, [2, 1, 0, *(axis + 1 for axis in spatial)]))
+        data = emit(op.reshape(turned, [width, groups * batch, *extents]))
     product = emit(
-        op.nn.conv2d(
-            emit(op.permute_dims(x, [1, 0, 2, 3])),
-            emit(op.permute_dims(grad, [1, 0, 2, 3])),
-            strides=dilation,
-            padding=padding,
-            dilation=stride,
+        _FORWARD[len(spatial)](
+            data,
+            emit(op.permute_dims(small, [1, 0, *spatial])),
+            strides=window.dilation,
+            padding=window.padding,
+            dilation=window.stride,
+            groups=groups,
         )
     )
-    height, width = shape_of(weight)[2:]
-    if shape_of(product)[2:] != [height, width]:
-        product = emit(op.strided_slice(product, [2, 3], [0, 0], [height, width]))
-    return emit(op.permute_dims(product, [1, 0, 2, 3]))
-
-
-def _pair(values: Sequence[int]) -> list[int]:
-    return list(values) * 2 if len(values) == 1 else list(values)
-
-
-@converts("aten.max_pool2d_with_indices.default")
-def max_pool2d(
-    node: Node,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Expr, None]:
-    """Maximum of every window. The indices are not computed: the backward finds them again"""
-    _require_plain_pool(x, dilation, ceil_mode)
-    return (
-        node.emit(
-            op.nn.max_pool2d(
-                x,
-                pool_size=_pair(kernel),
-                strides=_pair(stride or kernel),
-                padding=_pair(padding),
-            )
-        ),
-        None,
-    )
-
-
-@converts("aten.max_pool2d_with_indices_backward.default")
-def max_pool2d_backward(
-    node: Node,
-    grad: Expr,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    _indices: None,
-) -> Expr:
-    """The gradient of every window goes to its maximum (the first of equals)"""
-    _require_plain_pool(x, dilation, ceil_mode)
-    return node.emit(
-        op.grad.max_pool2d_backward(
-            grad,
-            x,
-            pool_size=_pair(kernel),
-            strides=_pair(stride or kernel),
-            padding=_pair(padding) * 2,
-        )
-    )
-
-
-def _require_plain_pool(x: Expr, dilation: Sequence[int], ceil_mode: bool) -> None:
-    if len(shape_of(x)) != 4 or any(d != 1 for d in dilation) or ceil_mode:
-        raise Refusal(
-            "pooling is verified for 4d input, dilation 1 and ceil_mode=False; got shape "
-            f"{shape_of(x)}, dilation {list(dilation)}, ceil_mode={ceil_mode}"
-        )
-
-
-@converts("aten.avg_pool2d.default")
-def avg_pool2d(
-    node: Node,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Expr:
-    """Mean of every window"""
-    _require_plain_pool(x, (), ceil_mode)
-    _require_no_divisor(divisor_override)
-    return node.emit(
-        op.nn.avg_pool2d(
-            x,
-            pool_size=_pair(kernel),
-            strides=_pair(stride or kernel),
-            padding=_pair(padding),
-            count_include_pad=count_include_pad,
-        )
-    )
-
-
-@converts("aten.avg_pool2d_backward.default")
-def avg_pool2d_backward(
-    node: Node,
-    grad: Expr,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Expr:
-    """The gradient of every window, spread evenly over the window"""
-    _require_plain_pool(x, (), ceil_mode)
-    _require_no_divisor(divisor_override)
-    return node.emit(
-        op.grad.avg_pool2d_backward(
-            grad,
-            x,
-            pool_size=_pair(kernel),
-            strides=_pair(stride or kernel),
-            padding=_pair(padding) * 2,
-            count_include_pad=count_include_pad,
-        )
-    )
-
-
-def _require_no_divisor(divisor_override: int | None) -> None:
-    if divisor_override is not None:
-        raise Refusal(f"average pooling with divisor_override={divisor_override} is not verified")
+    taps = shape_of(weight)[2:]
+    if shape_of(product)[2:] != taps:
+        product = emit(op.strided_slice(product, spatial, [0] * len(taps), taps))
+    return emit(op.permute_dims(product, [1, 0, *spatial]))

@@ -40,6 +40,8 @@ _unary("aten.tanh.default", op.tanh, "hyperbolic tangent of x")
 _unary("aten.sigmoid.default", op.sigmoid, "1 / (1 + exp(-x))")
 _unary("aten.relu.default", op.nn.relu, "max(x, 0)")
 _unary("aten.abs.default", op.abs, "|x|")
+_unary("aten.sin.default", op.sin, "sine of x")
+_unary("aten.cos.default", op.cos, "cosine of x")
 _unary("aten.sign.default", op.sign, "-1, 0 or 1")
 
 

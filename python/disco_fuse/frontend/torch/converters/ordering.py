@@ -1,0 +1,94 @@
+"""Operators that compare elements along an axis to find positions: topk, sort, argmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import relax
+
+from disco_fuse.frontend.torch.converters.registry import (
+    Expr,
+    Node,
+    axis_of,
+    converts,
+    shape_of,
+)
+
+op = relax.op
+
+
+@converts("aten.topk.default")
+def topk(
+    node: Node,
+    x: Expr,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    _sorted: bool = True,
+) -> tuple[Expr, Expr]:
+    """The k largest (or smallest) along the axis in order, and their positions
+
+    Torch leaves open which of equal elements is taken; here it is the first.
+    """
+    return _sorted_part(node, x, dim, largest, k)
+
+
+@converts("aten.sort.default", "aten.sort.stable")
+def sort(
+    node: Node, x: Expr, dim: int = -1, descending: bool = False, **_keywords: bool
+) -> tuple[Expr, Expr]:
+    """The elements along the axis in order, and their positions; equal ones keep their order"""
+    return _sorted_part(node, x, dim, descending, shape_of(x)[dim] if shape_of(x) else 1)
+
+
+def _sorted_part(node: Node, x: Expr, dim: int, descending: bool, k: int) -> tuple[Expr, Expr]:
+    """The first k elements of the sorted axis, and where they were."""
+    shape = shape_of(x)
+    if not shape:
+        x = node.emit(op.reshape(x, [1]))
+    axis = axis_of(dim, max(len(shape), 1))
+    order = node.emit(op.argsort(x, axis=axis, descending=descending, dtype="int64"))
+    if shape and k != shape[axis]:
+        order = node.emit(op.strided_slice(order, [axis], [0], [k]))
+    values = node.emit(op.gather_elements(x, order, axis=axis))
+    if shape:
+        return values, order
+    return node.emit(op.reshape(values, [])), node.emit(op.reshape(order, []))
+
+
+@converts("aten.argmax.default")
+def argmax(node: Node, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
+    """Position of the largest element along the axis (the first of equals), or of all elements"""
+    return _extreme(node, x, dim, keepdim, op.argmax)
+
+
+@converts("aten.argmin.default")
+def argmin(node: Node, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
+    """Position of the smallest element along the axis (the first of equals), or of all elements"""
+    return _extreme(node, x, dim, keepdim, op.argmin)
+
+
+@converts("aten.max.dim")
+def max_dim(node: Node, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
+    """The largest along the axis, and its position (the first of equals)"""
+    positions = _extreme(node, x, dim, keepdim, op.argmax)
+    return node.emit(op.max(x, axis=dim if shape_of(x) else None, keepdims=keepdim)), positions
+
+
+@converts("aten.min.dim")
+def min_dim(node: Node, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
+    """The smallest along the axis, and its position (the first of equals)"""
+    positions = _extreme(node, x, dim, keepdim, op.argmin)
+    return node.emit(op.min(x, axis=dim if shape_of(x) else None, keepdims=keepdim)), positions
+
+
+def _extreme(
+    node: Node, x: Expr, dim: int | None, keepdim: bool, function: Callable[..., Expr]
+) -> Expr:
+    rank = len(shape_of(x))
+    if dim is None or rank == 0:
+        flat = node.emit(op.reshape(x, [math.prod(shape_of(x))]))
+        position = node.emit(function(flat, axis=0, keepdims=False))
+        return node.emit(op.reshape(position, [1] * rank)) if keepdim and rank else position
+    return node.emit(function(x, axis=axis_of(dim, rank), keepdims=keepdim))
