@@ -13,6 +13,7 @@ import logging
 
 import tvm
 
+from disco_fuse.adjoint import find_adjoint, put_back, take_out
 from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.apply import apply
 from disco_fuse.config import ClusterSpec, DeviceSpec, SearchConfig
@@ -56,6 +57,9 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
     Gradients are known where the attribute ``disco_fuse.gradients`` of main names them, or where
     ``R.ccl.allreduce`` calls are there already. Without any, this is an op-fusion pass.
 
+    In a module of ``relax.transform.Gradient`` or ``relax.training.SetupTrainer`` it is the adjoint
+    function that is optimised; what that returns as gradients is averaged. Other functions stay.
+
     Parameters
     ----------
     cluster : ClusterSpec
@@ -89,6 +93,13 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         target = tvm.target.Target(target)
 
     def transform(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        name = find_adjoint(mod)
+        if name is None:
+            return optimise(mod)
+        alone, adjoint = take_out(mod, name)
+        return put_back(mod, optimise(alone), adjoint)
+
+    def optimise(mod: tvm.IRModule) -> tvm.IRModule:
         used = target or tvm.target.Target.current(allow_none=True)
         used = used or tvm.target.Target(DEFAULT_TARGET)
         inserted = tvm.transform.Sequential([InsertAllReduce()])(mod)

@@ -12,6 +12,7 @@ from disco_fuse.frontend.optimizer import (
     StateTensor,
 )
 from disco_fuse.frontend.training_step import TrainingStep
+from disco_fuse.frontend.tvm_adam import RelaxAdam
 
 __all__ = [
     "SGD",
@@ -20,6 +21,7 @@ __all__ = [
     "ClipGlobalNorm",
     "LossScaling",
     "Optimizer",
+    "RelaxAdam",
     "StateTensor",
     "TrainingStep",
 ]

@@ -68,11 +68,19 @@ def test_micro_batches_as_calls_of_backward(accumulate: int, scaled: bool) -> No
 def test_one_allreduce_per_gradient() -> None:
     model = network()
     model[3].weight.requires_grad_(False)
-    step = training_step(
-        model, batches(3)[0], loss=F.mse_loss, optimizer=SGD(lr=0.1), accumulate=3, weighted=True
-    )
-    text = InsertAllReduce()(step.mod).script()
-    assert text.count("R.ccl.allreduce(") == len(step.gradient_names) + 1 == 4 + 1
+    for mode, buffers in (("local", 0), ("average", 2), ("broadcast", 3)):
+        step = training_step(
+            model,
+            batches(3)[0],
+            loss=F.mse_loss,
+            optimizer=SGD(lr=0.1),
+            accumulate=3,
+            weighted=True,
+            buffers=mode,
+        )
+        text = InsertAllReduce()(step.mod).script()
+        assert len(step.gradient_names) == 4
+        assert text.count("R.ccl.allreduce(") == 4 + 1 + buffers  # gradients, weight, statistics
 
 
 class WithOutputs(nn.Module):

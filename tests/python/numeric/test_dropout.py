@@ -220,6 +220,7 @@ SHAPE = (64, 32)
         (lambda x: x * x.new_empty((64, 1)).bernoulli_(0.75), {0.0, 1.0}, (1,)),
         (lambda x: x * (torch.rand((64, 1)) < 0.75), {0.0, 1.0}, (1,)),
         (lambda x: x * (torch.rand_like(x) < 0.75), {0.0, 1.0}, ()),
+        (lambda x: x.div(0.75) * (0.75 + torch.rand((64, 1))).floor_(), {0.0, 4 / 3}, (1,)),
     ],
 )
 def test_operators_that_draw(

@@ -152,8 +152,7 @@ def eager_steps(
     model: nn.Module, batches: list[tuple[torch.Tensor, ...]]
 ) -> list[dict[str, torch.Tensor]]:
     """Loss, logits, parameters, buffers and momentum after each step of torch itself."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = to_torch_optimizer(SGD_STEP, trained)
+    optimizer = to_torch_optimizer(SGD_STEP, [p for p in model.parameters() if p.requires_grad])
     history = []
     for batch in batches:
         optimizer.zero_grad()

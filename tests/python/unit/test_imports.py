@@ -21,7 +21,7 @@ LAYERS = [
     ["strategy"],
     ["cost_model", "kernels", "frontend"],
     ["simulate", "insert", "own_gradients", "workload"],
-    ["search", "lower", "zoo"],
+    ["adjoint", "search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "baselines"],
     ["build", "testing"],

@@ -20,6 +20,12 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from disco_fuse.frontend.torch.draws import check_draws, check_no_draw_is_lost
 from disco_fuse.frontend.torch.provenance import number_calls
+from disco_fuse.frontend.torch.refusals import (
+    refuse_dynamic,
+    refuse_hooks,
+    refusing_rebinding,
+    refusing_what_export_cannot_see,
+)
 from disco_fuse.frontend.torch.simplify import simplify
 
 
@@ -90,9 +96,10 @@ class _Loss(torch.nn.Module):  # type: ignore[misc]
         return (loss * factor, loss.detach(), *(other.detach() for other in others))
 
     def _results(self, *inputs: Any) -> tuple[Any, ...] | list[Any]:
-        if self.loss is not None:
-            return (self.loss(self.model(*inputs[:-1]), inputs[-1]),)
-        result = self.model(*inputs)
+        with refusing_rebinding(self):
+            result = self.model(*(inputs if self.loss is None else inputs[:-1]))
+            if self.loss is not None:
+                result = self.loss(result, inputs[-1])
         return result if isinstance(result, tuple | list) else (result,)
 
 
@@ -158,8 +165,11 @@ def _export_settings() -> Iterator[None]:
 
 def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss."""
-    with _export_settings():
-        return torch.export.export(module, tuple(x.detach() for x in inputs))
+    refuse_hooks(module)
+    with _export_settings(), refusing_what_export_cannot_see():
+        program = torch.export.export(module, tuple(x.detach() for x in inputs))
+    refuse_dynamic(program)
+    return program
 
 
 def _export_joint(

@@ -85,6 +85,10 @@ def _convert(
     target = str(node.target)
     if target not in VERIFIED_OPERATORS:
         raise unsupported(node, "there is no verified translation.", joint.forward)
+    for dtype in _dtypes(node) - TVM_DTYPES.keys():
+        allowed = ", ".join(map(str, TVM_DTYPES))
+        reason = f"its result has dtype {dtype}; supported are {allowed}."
+        raise unsupported(node, reason, joint.forward)
     entry = CONVERTERS[target]
 
     def argument(x: fx.Node) -> Any:
@@ -101,6 +105,12 @@ def _convert(
         result = context.emit(relax.op.broadcast_to(result, context.shape))
     _check(node, result)
     return result
+
+
+def _dtypes(node: fx.Node) -> set[torch.dtype]:
+    value = node.meta["val"]
+    results = [value] if isinstance(value, torch.Tensor) else value
+    return {result.dtype for result in results if result is not None}
 
 
 def _only_read_as_none(node: fx.Node) -> bool:

@@ -37,6 +37,7 @@ VERIFIED_OPERATORS: frozenset[str] = RANDOM_OPERATORS | frozenset(
         "aten.eq.Tensor",
         "aten.erf.default",
         "aten.exp.default",
+        "aten.floor.default",
         "aten.ge.Scalar",
         "aten.ge.Tensor",
         "aten.gelu.default",

@@ -42,6 +42,7 @@ _unary("aten.relu.default", op.nn.relu, "max(x, 0)")
 _unary("aten.abs.default", op.abs, "|x|")
 _unary("aten.sin.default", op.sin, "sine of x")
 _unary("aten.cos.default", op.cos, "cosine of x")
+_unary("aten.floor.default", op.floor, "the largest whole number not above x")
 _unary("aten.sign.default", op.sign, "-1, 0 or 1")
 
 
