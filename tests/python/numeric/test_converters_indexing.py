@@ -44,6 +44,22 @@ def test_writes_to_slices() -> None:
     check(function, [normal(3, 4), normal(3, 4)])
 
 
+def test_views_of_fixed_places() -> None:
+    def function(a: Any, b: Any) -> Any:
+        return (
+            a.flip(1), a.flip(0, -1), a.diagonal(), a.diagonal(1, 0, 2), a.unfold(2, 3, 1),
+            a.roll(1, 1),
+            a.unfold(1, 2, 1), torch.tril(a), torch.triu(a, 1), torch.diag_embed(b),
+            torch.trace(a[0]), a.repeat_interleave(2, 1),
+            torch.diagonal_scatter(a, b[:3, :2].T, 0, 1, 2).exp(), torch.select_scatter(a, b, 0, 1),
+            torch.slice_scatter(a, a[:, :, 1:3] * b[0, 0], 2, 0, 4, 2),
+            aten.as_strided_scatter.default(a, b[:2], (2, 4), (5, 3), 1),
+            torch.as_strided(a * 2, (2, 5), (3, 2), 1),
+        )  # fmt: skip
+
+    check(function, [normal(2, 3, 4), normal(3, 4)])
+
+
 def test_indexing() -> None:
     def function(weight: Any, a: Any, i: Any, j: Any) -> Any:
         return (
