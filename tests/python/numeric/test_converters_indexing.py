@@ -25,7 +25,8 @@ def test_positions() -> None:
             a.permute(2, 0, 1).permute(1, 0, 2) * 2,
             b.expand(2, 3, 4), a.unsqueeze(1) + b, a[:, 1:], a[:, :, 1:4:2], a[:, -1], a[1, :, 2],
             torch.cat([a, b.expand(2, 3, 4), a], 1), torch.stack([a, a * 2], -1), a.flatten(1),
-            left.squeeze(-1), left.squeeze((-1,)), F.pad(a, (1, 2, 0, 1), value=0.5), a[:, 0:2],
+            left.squeeze(-1), left.squeeze((-1,)), F.pad(a, (1, 2, 0, 1), value=0.5),
+            F.pad(a, (-1, 0)), F.pad(a, (-1, 1, 2, -1), value=2.0), a[:, 0:2],
             torch.chunk(a, 2, -1)[1], a.repeat(1, 2, 1), aten.squeeze.dim(left, 2),
             aten.reshape.default(a, [4, 6]), aten._unsafe_view.default(a * 3, [4, 6]),
         )  # fmt: skip

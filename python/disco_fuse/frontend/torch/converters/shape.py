@@ -114,13 +114,20 @@ def slice_scatter(
 
 @converts("aten.constant_pad_nd.default")
 def constant_pad_nd(node: Node, x: Expr, pad: Sequence[int], value: float = 0) -> Expr:
-    """x with `value` around it; pad = (before, after) pairs, the last axis first"""
-    if any(width < 0 for width in pad):
-        raise Refusal(f"negative padding is not verified: {list(pad)}")
-    widths = [0] * (2 * len(shape_of(x)))
+    """x with `value` around it, or less of it where negative; (before, after), last axis first"""
+    shape = shape_of(x)
+    widths = [0] * (2 * len(shape))
     for i in range(len(pad) // 2):
         position = len(widths) - 2 * (i + 1)
         widths[position : position + 2] = pad[2 * i : 2 * i + 2]
+    if any(width < 0 for width in widths):
+        axes = list(range(len(shape)))
+        first = [max(-before, 0) for before in widths[::2]]
+        last = [n - max(-after, 0) for n, after in zip(shape, widths[1::2], strict=True)]
+        x = node.emit(op.strided_slice(x, axes, first, last))
+        widths = [max(width, 0) for width in widths]
+    if not any(widths):
+        return x
     return node.emit(op.nn.pad(x, widths, pad_mode="constant", pad_value=value))
 
 
