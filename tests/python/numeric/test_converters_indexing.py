@@ -25,7 +25,8 @@ def test_positions() -> None:
             a.permute(2, 0, 1).permute(1, 0, 2) * 2,
             b.expand(2, 3, 4), a.unsqueeze(1) + b, a[:, 1:], a[:, :, 1:4:2], a[:, -1], a[1, :, 2],
             torch.cat([a, b.expand(2, 3, 4), a], 1), torch.stack([a, a * 2], -1), a.flatten(1),
-            left.squeeze(-1), left.squeeze((-1,)), F.pad(a, (1, 2, 0, 1), value=0.5), a[:, 0:2],
+            left.squeeze(-1), left.squeeze((-1,)), F.pad(a, (1, 2, 0, 1), value=0.5),
+            F.pad(a, (-1, 0)), F.pad(a, (-1, 1, 2, -1), value=2.0), a[:, 0:2],
             torch.chunk(a, 2, -1)[1], a.repeat(1, 2, 1), aten.squeeze.dim(left, 2),
             aten.reshape.default(a, [4, 6]), aten._unsafe_view.default(a * 3, [4, 6]),
         )  # fmt: skip
@@ -42,6 +43,22 @@ def test_writes_to_slices() -> None:
         return whole, start, middle, a[:, 1:3].exp()
 
     check(function, [normal(3, 4), normal(3, 4)])
+
+
+def test_views_of_fixed_places() -> None:
+    def function(a: Any, b: Any) -> Any:
+        return (
+            a.flip(1), a.flip(0, -1), a.diagonal(), a.diagonal(1, 0, 2), a.unfold(2, 3, 1),
+            a.roll(1, 1),
+            a.unfold(1, 2, 1), torch.tril(a), torch.triu(a, 1), torch.diag_embed(b),
+            torch.trace(a[0]), a.repeat_interleave(2, 1),
+            torch.diagonal_scatter(a, b[:3, :2].T, 0, 1, 2).exp(), torch.select_scatter(a, b, 0, 1),
+            torch.slice_scatter(a, a[:, :, 1:3] * b[0, 0], 2, 0, 4, 2),
+            aten.as_strided_scatter.default(a, b[:2], (2, 4), (5, 3), 1),
+            torch.as_strided(a * 2, (2, 5), (3, 2), 1),
+        )  # fmt: skip
+
+    check(function, [normal(2, 3, 4), normal(3, 4)])
 
 
 def test_indexing() -> None:

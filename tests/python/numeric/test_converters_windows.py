@@ -39,6 +39,28 @@ def test_batch_norm(shape: tuple[int, ...]) -> None:
     check(function, [normal(*shape), normal(3), normal(3)])
 
 
+@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 5), (2, 3, 4, 5)])
+def test_batch_norm_with_fixed_statistics(shape: tuple[int, ...]) -> None:
+    mean, var = normal(3), torch.rand(3).double() + 0.5
+
+    def function(a: Any, weight: Any, bias: Any) -> Any:
+        return (
+            F.batch_norm(a, mean, var, weight, bias, training=False, eps=1e-3),
+            F.batch_norm(a, mean, var), F.batch_norm(a, None, None, weight, bias, training=True),
+        )  # fmt: skip
+
+    check(function, [normal(*shape), normal(3), normal(3)])
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 5), (2, 4, 3, 2)])
+def test_group_norm(shape: tuple[int, ...]) -> None:
+    def function(a: Any, weight: Any, bias: Any) -> Any:
+        results = [F.group_norm(a, 2, weight, bias, eps=1e-3), F.group_norm(a, 1)]
+        return [*results, F.instance_norm(a)] if len(shape) > 2 else results
+
+    check(function, [normal(*shape), normal(4), normal(4)])
+
+
 @pytest.mark.parametrize(
     ("kernel", "size", "options"),
     [

@@ -101,6 +101,7 @@ DATA = "depends on the values of tensors"
         (writes_attribute, ["aten.add_", "not a buffer", "module 'inner'", "register_buffer"]),
         (hooked, ["hook on a tensor", "x.register_hook(lambda grad: grad * 3)"]),
         (lambda _, x: x.to(torch.float8_e4m3fn).double() * x, ["float8_e4m3fn", "float32"]),
+        (lambda _, x: x * (x.detach() // 0.1), ["aten.div.Tensor_mode", "integers, not float64"]),
         (lambda _, x: x + torch.randn_like(x), ["random numbers", "module 'inner'"]),
     ],
 )  # fmt: skip

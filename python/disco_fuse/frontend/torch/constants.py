@@ -27,7 +27,14 @@ _FILLS_LIKE = {
     aten.new_zeros.default: 0,
     aten.new_ones.default: 1,
 }
-_FILLS = {aten.full.default: 1, aten.zeros.default: 0, aten.ones.default: 1}
+# Memory that was never written to may hold anything, zeros too.
+_FILLS = {
+    aten.full.default: 1,
+    aten.zeros.default: 0,
+    aten.ones.default: 1,
+    aten.empty.memory_format: 0,
+    aten.new_empty_strided.default: 0,
+}
 
 
 def fold_constants(
@@ -58,6 +65,8 @@ def fold_constants(
             )
         elif _is_foldable(node, values):
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
+                args = tuple(x.contiguous() if isinstance(x, torch.Tensor) else x for x in args)
             # Simplification removes the copies that make a tensor fit for view.
             function = aten.reshape.default if node.target is aten.view.default else node.target
             with torch.no_grad():

@@ -153,12 +153,21 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
     """The tensors whose memory an operator writes to, through views of them."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return
+    if node.target is torch.ops.aten.detach_.default:  # declared to write, but leaves values alone
+        return
     for schema, argument in zip(node.target._schema.arguments, node.args, strict=False):
         if schema.alias_info is not None and schema.alias_info.is_write:
-            while isinstance(argument, fx.Node) and argument.op == "call_function":
+            while isinstance(argument, fx.Node) and _is_view(argument):
                 argument = argument.args[0]
             if isinstance(argument, fx.Node):
                 yield argument
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether the result shares memory with the first argument."""
+    return isinstance(node.target, torch._ops.OpOverload) and any(
+        result.alias_info is not None for result in node.target._schema.returns
+    )
 
 
 def _frames(tail: TracebackType | None) -> traceback.StackSummary:

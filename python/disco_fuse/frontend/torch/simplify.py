@@ -22,6 +22,8 @@ aten = torch.ops.aten
 _IDENTITY = frozenset(
     {aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default}
 )
+# Shapes are fixed, so what is asserted of them holds; values (of indices, say) are not checked.
+_CHECKS = frozenset({aten._assert_tensor_metadata.default, aten._assert_async.msg})
 # Row-major positions do not change, so equal shapes mean equal tensors.
 _KEEPS_ORDER = frozenset(
     {
@@ -41,7 +43,7 @@ def simplify(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target is aten._assert_tensor_metadata.default:  # shapes are fixed: it holds
+        if node.target in _CHECKS:
             graph.erase_node(node)
             continue
         _compose_with_producer(node)

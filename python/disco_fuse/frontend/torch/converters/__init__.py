@@ -5,6 +5,7 @@ from __future__ import annotations
 from disco_fuse.frontend.torch.converters import (
     convolution,
     elementwise,
+    functions,
     indexing,
     linear,
     normalization,
@@ -24,6 +25,7 @@ __all__ = [
     "Refusal",
     "convolution",
     "elementwise",
+    "functions",
     "indexing",
     "linear",
     "normalization",

@@ -1,4 +1,4 @@
-"""Elementwise operators: arithmetic, activations, comparisons, logic, selection, casts."""
+"""Elementwise operators: arithmetic, comparisons, logic, selection, casts."""
 
 from __future__ import annotations
 
@@ -20,30 +20,6 @@ from disco_fuse.frontend.torch.converters.registry import (
 )
 
 op = relax.op
-
-
-def _unary(operator: str, function: Callable[[Expr], Expr], definition: str) -> None:
-    def convert(node: Node, x: Expr) -> Expr:
-        return node.emit(function(cast(node, x, node.dtype)))
-
-    convert.__doc__ = definition
-    converts(operator, broadcasts=True)(convert)
-
-
-_unary("aten.neg.default", op.negative, "-x")
-_unary("aten.exp.default", op.exp, "e ** x")
-_unary("aten.log.default", op.log, "natural logarithm of x")
-_unary("aten.sqrt.default", op.sqrt, "x ** 0.5")
-_unary("aten.rsqrt.default", op.rsqrt, "x ** -0.5")
-_unary("aten.erf.default", op.erf, "2 / sqrt(pi) * integral of exp(-t * t) from 0 to x")
-_unary("aten.tanh.default", op.tanh, "hyperbolic tangent of x")
-_unary("aten.sigmoid.default", op.sigmoid, "1 / (1 + exp(-x))")
-_unary("aten.relu.default", op.nn.relu, "max(x, 0)")
-_unary("aten.abs.default", op.abs, "|x|")
-_unary("aten.sin.default", op.sin, "sine of x")
-_unary("aten.cos.default", op.cos, "cosine of x")
-_unary("aten.floor.default", op.floor, "the largest whole number not above x")
-_unary("aten.sign.default", op.sign, "-1, 0 or 1")
 
 
 def _arithmetic(operators: tuple[str, ...], function: Callable[..., Expr], sign: str) -> None:
@@ -73,44 +49,55 @@ _binary(("aten.mul.Tensor", "aten.mul.Scalar"), op.multiply, "a * b in the resul
 _binary(("aten.div.Tensor", "aten.div.Scalar"), op.divide, "true division in the result's dtype")
 _binary(("aten.maximum.default",), op.maximum, "the larger of a and b")
 _binary(("aten.minimum.default",), op.minimum, "the smaller of a and b")
+_binary(("aten.atan2.default",), op.atan2, "the angle of the point (b, a)")
+_binary(("aten.pow.Tensor_Tensor", "aten.pow.Scalar"), op.power, "a ** b")
 
 
-@converts("aten.reciprocal.default", broadcasts=True)
-def reciprocal(node: Node, x: Expr) -> Expr:
-    """1 / x in the dtype of the result"""
-    return node.emit(op.divide(relax.const(1, node.dtype), cast(node, x, node.dtype)))
+def _remainder(name: str, function: Callable[..., Expr], definition: str) -> None:
+    def convert(node: Node, a: Any, b: Any) -> Expr:
+        _require_integers(node)
+        return node.emit(function(cast(node, a, node.dtype), cast(node, b, node.dtype)))
+
+    convert.__doc__ = definition
+    converts(f"aten.{name}.Tensor", f"aten.{name}.Scalar", broadcasts=True)(convert)
 
 
-@converts("aten.pow.Tensor_Scalar", broadcasts=True)
-def pow_scalar(node: Node, x: Expr, exponent: float) -> Expr:
-    """x ** exponent; small whole powers as products, which stay exact for negative x"""
-    x = cast(node, x, node.dtype)
-    if exponent in (2, 3):
-        square = node.emit(op.multiply(x, x))
-        return square if exponent == 2 else node.emit(op.multiply(square, x))
-    return node.emit(op.power(x, relax.const(exponent, node.dtype)))
+_remainder("remainder", op.floor_mod, "a - b * floor(a / b) of integers, with the sign of b")
+_remainder("fmod", op.mod, "a - b * trunc(a / b) of integers, with the sign of a")
 
 
-@converts("aten.gelu.default", broadcasts=True)
-def gelu(node: Node, x: Expr, *, approximate: str = "none") -> Expr:
-    """x * Phi(x), or with "tanh" 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x ** 3)))"""
-    return node.emit(op.nn.gelu_tanh(x) if approximate == "tanh" else op.nn.gelu(x))
+def _require_integers(node: Node) -> None:
+    """0.5 // 0.1 is 4, but a division rounded to float64 gives 5; TVM has no exact remainder."""
+    if not node.dtype.startswith(("int", "uint")):
+        raise Refusal(f"remainders and floor division are verified for integers, not {node.dtype}")
 
 
-@converts("aten.clamp.default", broadcasts=True)
+@converts("aten.clamp.default", "aten.clamp.Tensor", broadcasts=True)
 def clamp(node: Node, x: Expr, low: Any = None, high: Any = None) -> Expr:
     """min(max(x, low), high); a missing bound does not bound"""
     x = cast(node, x, node.dtype)
     for bound, function in ((low, op.maximum), (high, op.minimum)):
         if bound is not None and not (isinstance(bound, float) and math.isinf(bound)):
-            x = node.emit(function(x, relax.const(bound, node.dtype)))
+            x = node.emit(function(x, cast(node, bound, node.dtype)))
     return x
+
+
+@converts("aten.div.Tensor_mode", broadcasts=True)
+def divide_and_round(node: Node, a: Expr, b: Any, *, rounding_mode: str | None) -> Expr:
+    """a / b rounded down ("floor", of integers) or towards zero ("trunc")"""
+    a, b = cast(node, a, node.dtype), cast(node, b, node.dtype)
+    if rounding_mode == "floor":
+        _require_integers(node)
+        return node.emit(op.floor_divide(a, b))
+    quotient = node.emit(op.divide(a, b))
+    is_whole = rounding_mode is None or node.dtype.startswith(("int", "uint"))
+    return quotient if is_whole else node.emit(op.trunc(quotient))
 
 
 def _comparison(name: str, function: Callable[..., Expr], sign: str) -> None:
     def convert(node: Node, a: Expr, b: Any) -> Expr:
         common = torch.result_type(node.torch_argument(0), node.torch_argument(1))
-        dtype = TVM_DTYPES[common]
+        dtype = "int8" if common is torch.bool else TVM_DTYPES[common]
         return node.emit(function(cast(node, a, dtype), cast(node, b, dtype)))
 
     convert.__doc__ = f"a {sign} b, compared in torch's common dtype"
@@ -149,24 +136,36 @@ def logical_not(node: Node, x: Expr) -> Expr:
     return node.emit(op.logical_not(_truth(node, x)))
 
 
-@converts("aten.bitwise_and.Tensor", broadcasts=True)
-def bitwise_and(node: Node, a: Expr, b: Expr) -> Expr:
-    """a & b; logical and for bool, the only dtype covered"""
-    _require_bool(a, b)
-    return node.emit(op.logical_and(a, b))
+def _exactly_one(a: Expr, b: Expr) -> Expr:
+    return op.logical_and(op.logical_or(a, b), op.logical_not(op.logical_and(a, b)))
+
+
+def _bitwise(
+    name: str, of_bool: Callable[..., Expr], of_int: Callable[..., Expr], definition: str
+) -> None:
+    def convert(node: Node, a: Expr, b: Any) -> Expr:
+        function = of_bool if node.dtype == "bool" else of_int
+        return node.emit(function(cast(node, a, node.dtype), cast(node, b, node.dtype)))
+
+    convert.__doc__ = definition
+    converts(f"aten.{name}.Tensor", f"aten.{name}.Scalar", broadcasts=True)(convert)
+
+
+_bitwise("bitwise_and", op.logical_and, op.bitwise_and, "a & b, per bit of integers")
+_bitwise("bitwise_or", op.logical_or, op.bitwise_or, "a | b, per bit of integers")
+_bitwise("bitwise_xor", _exactly_one, op.bitwise_xor, "a ^ b, per bit of integers")
 
 
 @converts("aten.bitwise_not.default", broadcasts=True)
 def bitwise_not(node: Node, x: Expr) -> Expr:
-    """~x; logical not for bool, the only dtype covered"""
-    _require_bool(x)
-    return node.emit(op.logical_not(x))
+    """~x, per bit of integers"""
+    return node.emit(op.logical_not(x) if node.dtype == "bool" else op.bitwise_not(x))
 
 
-def _require_bool(*tensors: Expr) -> None:
-    for tensor in tensors:
-        if dtype_of(tensor) != "bool":
-            raise Refusal(f"bitwise operators are verified for bool only, not {dtype_of(tensor)}")
+@converts("aten.logical_xor.default", broadcasts=True)
+def logical_xor(node: Node, a: Expr, b: Expr) -> Expr:
+    """Exactly one of a != 0 and b != 0"""
+    return node.emit(_exactly_one(_truth(node, a), _truth(node, b)))
 
 
 @converts("aten.where.self", broadcasts=True)

@@ -60,26 +60,19 @@ def native_batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Expr, ...]:
+) -> tuple[Expr | None, ...]:
     """Normalisation over all axes but 1; also mean, rstd, and the new running statistics
 
     running = (1 - momentum) * running + momentum * batch statistic; the running variance takes
     the unbiased one (n / (n - 1)), the normalisation the biased one.
     """
     if not training:
-        raise Refusal("batch normalisation with fixed statistics is not verified: use train mode")
-    emit, shape = node.emit, shape_of(x)
-    channels, axes = shape[1], [i for i in range(len(shape)) if i != 1]
-    count = math.prod(shape[i] for i in axes)
+        y = _with_fixed_statistics(node, x, weight, bias, running_mean, running_var, eps)
+        return y, None, None, running_mean, running_var
+    y, mean, var, rstd = _with_batch_statistics(node, x, weight, bias, eps)
+    count = math.prod(shape_of(x)) // shape_of(x)[1]
     if count < 2:
-        raise Refusal(f"batch normalisation needs more than one value per channel, got {shape}")
-    y, mean, var, rstd = _standardise(node, x, axes, eps)
-    line = [channels if i == 1 else 1 for i in range(len(shape))]
-    if weight is not None:
-        y = emit(op.multiply(y, emit(op.reshape(weight, line))))
-    if bias is not None:
-        y = emit(op.add(y, emit(op.reshape(bias, line))))
-    mean, var, rstd = (emit(op.reshape(s, [channels])) for s in (mean, var, rstd))
+        raise Refusal(f"batch statistics need more than one value per channel: {shape_of(x)}")
     new_mean = _moving_average(node, running_mean, mean, momentum, 1.0)
     new_var = _moving_average(node, running_var, var, momentum, count / (count - 1))
     return y, mean, rstd, new_mean, new_var
@@ -91,3 +84,95 @@ def _moving_average(node: Node, old: Expr, new: Expr, momentum: float, factor: f
     return node.emit(
         op.add(kept, node.emit(op.multiply(new, relax.const(momentum * factor, dtype))))
     )
+
+
+@converts("aten._native_batch_norm_legit.no_stats")
+def batch_norm_without_running_statistics(
+    node: Node,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    _training: bool,
+    _momentum: float,
+    eps: float,
+) -> tuple[Expr, Expr, Expr]:
+    """Normalisation over all axes but 1 with the batch's own statistics; also mean and rstd"""
+    y, mean, _, rstd = _with_batch_statistics(node, x, weight, bias, eps)
+    return y, mean, rstd
+
+
+@converts("aten._native_batch_norm_legit_no_training.default")
+def batch_norm_in_eval_mode(
+    node: Node,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    running_mean: Expr,
+    running_var: Expr,
+    _momentum: float,
+    eps: float,
+) -> tuple[Expr, None, None]:
+    """(x - running mean) / sqrt(running var + eps) * weight + bias; the two others are empty"""
+    return _with_fixed_statistics(node, x, weight, bias, running_mean, running_var, eps), None, None
+
+
+def _with_batch_statistics(
+    node: Node, x: Expr, weight: Expr | None, bias: Expr | None, eps: float
+) -> tuple[Expr, Expr, Expr, Expr]:
+    """The normalised x, and mean, variance (biased) and rstd per channel, [C] each."""
+    axes = [axis for axis in range(len(shape_of(x))) if axis != 1]
+    y, *statistics = _standardise(node, x, axes, eps)
+    channels = [shape_of(x)[1]]
+    mean, var, rstd = (node.emit(op.reshape(value, channels)) for value in statistics)
+    return _scaled_per_channel(node, y, weight, bias), mean, var, rstd
+
+
+def _with_fixed_statistics(
+    node: Node,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    mean: Expr,
+    var: Expr,
+    eps: float,
+) -> Expr:
+    emit = node.emit
+    rstd = emit(op.rsqrt(emit(op.add(var, relax.const(eps, dtype_of(var))))))
+    centred = emit(op.subtract(x, _per_channel(node, mean, x)))
+    y = emit(op.multiply(centred, _per_channel(node, rstd, x)))
+    return _scaled_per_channel(node, y, weight, bias)
+
+
+def _scaled_per_channel(node: Node, y: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
+    if weight is not None:
+        y = node.emit(op.multiply(y, _per_channel(node, weight, y)))
+    if bias is not None:
+        y = node.emit(op.add(y, _per_channel(node, bias, y)))
+    return y
+
+
+def _per_channel(node: Node, values: Expr, x: Expr) -> Expr:
+    """[C] as [1, C, 1, ...], to broadcast against x."""
+    line = [extent if axis == 1 else 1 for axis, extent in enumerate(shape_of(x))]
+    return node.emit(op.reshape(values, line))
+
+
+@converts("aten.native_group_norm.default")
+def native_group_norm(
+    node: Node,
+    x: Expr,
+    weight: Expr | None,
+    bias: Expr | None,
+    batch: int,
+    _channels: int,
+    _positions: int,
+    groups: int,
+    eps: float,
+) -> tuple[Expr, Expr, Expr]:
+    """Normalisation over groups of neighbouring channels; also mean and rstd, [batch, groups]"""
+    size = math.prod(shape_of(x)) // (batch * groups)
+    apart = node.emit(op.reshape(x, [batch, groups, size]))
+    y, mean, _, rstd = _standardise(node, apart, [2], eps)
+    y = _scaled_per_channel(node, node.emit(op.reshape(y, shape_of(x))), weight, bias)
+    mean, rstd = (node.emit(op.reshape(value, [batch, groups])) for value in (mean, rstd))
+    return y, mean, rstd

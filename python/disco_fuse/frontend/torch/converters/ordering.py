@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from tvm import relax
 
+from disco_fuse.frontend.torch.converters.reduction import amax, amin
 from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
     axis_of,
     converts,
     shape_of,
+    without_bool,
 )
 
 op = relax.op
@@ -72,21 +74,19 @@ def argmin(node: Node, x: Expr, dim: int | None = None, keepdim: bool = False) -
 @converts("aten.max.dim")
 def max_dim(node: Node, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
     """The largest along the axis, and its position (the first of equals)"""
-    positions = _extreme(node, x, dim, keepdim, op.argmax)
-    return node.emit(op.max(x, axis=dim if shape_of(x) else None, keepdims=keepdim)), positions
+    return amax(node, x, dim, keepdim), argmax(node, x, dim, keepdim)
 
 
 @converts("aten.min.dim")
 def min_dim(node: Node, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
     """The smallest along the axis, and its position (the first of equals)"""
-    positions = _extreme(node, x, dim, keepdim, op.argmin)
-    return node.emit(op.min(x, axis=dim if shape_of(x) else None, keepdims=keepdim)), positions
+    return amin(node, x, dim, keepdim), argmin(node, x, dim, keepdim)
 
 
 def _extreme(
     node: Node, x: Expr, dim: int | None, keepdim: bool, function: Callable[..., Expr]
 ) -> Expr:
-    rank = len(shape_of(x))
+    rank, x = len(shape_of(x)), without_bool(node, x)
     if dim is None or rank == 0:
         flat = node.emit(op.reshape(x, [math.prod(shape_of(x))]))
         position = node.emit(function(flat, axis=0, keepdims=False))

@@ -124,6 +124,11 @@ def cast(node: Node, value: Any, dtype: str) -> Expr:
     return value if dtype_of(value) == dtype else node.emit(relax.op.astype(value, dtype))
 
 
+def without_bool(node: Node, tensor: Expr) -> Expr:
+    """The tensor, as int8 if it is bool: TVM neither compares nor orders booleans."""
+    return cast(node, tensor, "int8") if dtype_of(tensor) == "bool" else tensor
+
+
 def axis_of(axis: int, rank: int) -> int:
     """A possibly negative torch dimension as a non-negative axis."""
     return axis + rank if axis < 0 else axis

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from tvm import relax
 
 from disco_fuse.frontend.torch.converters.registry import (
@@ -101,7 +103,7 @@ def slice_scatter(
     axis = axis_of(dim, len(shape))
     begin, stop, _ = slice(start, end, step).indices(shape[axis])
     if step != 1:
-        raise Refusal(f"slice_scatter is verified for step 1 only, not {step}")
+        return write_to_places(node, x, source, dim, start, end, step)
     parts = [source]
     if begin > 0:
         parts.insert(0, node.emit(op.strided_slice(x, [axis], [0], [begin])))
@@ -112,11 +114,69 @@ def slice_scatter(
 
 @converts("aten.constant_pad_nd.default")
 def constant_pad_nd(node: Node, x: Expr, pad: Sequence[int], value: float = 0) -> Expr:
-    """x with `value` around it; pad = (before, after) pairs, the last axis first"""
-    if any(width < 0 for width in pad):
-        raise Refusal(f"negative padding is not verified: {list(pad)}")
-    widths = [0] * (2 * len(shape_of(x)))
+    """x with `value` around it, or less of it where negative; (before, after), last axis first"""
+    shape = shape_of(x)
+    widths = [0] * (2 * len(shape))
     for i in range(len(pad) // 2):
         position = len(widths) - 2 * (i + 1)
         widths[position : position + 2] = pad[2 * i : 2 * i + 2]
+    if any(width < 0 for width in widths):
+        axes = list(range(len(shape)))
+        first = [max(-before, 0) for before in widths[::2]]
+        last = [n - max(-after, 0) for n, after in zip(shape, widths[1::2], strict=True)]
+        x = node.emit(op.strided_slice(x, axes, first, last))
+        widths = [max(width, 0) for width in widths]
+    if not any(widths):
+        return x
     return node.emit(op.nn.pad(x, widths, pad_mode="constant", pad_value=value))
+
+
+@converts("aten.flip.default")
+def flip(node: Node, x: Expr, dims: Sequence[int]) -> Expr:
+    """x backwards along each of the axes"""
+    for dim in dims:
+        x = node.emit(op.flip(x, axis=axis_of(dim, len(shape_of(x)))))
+    return x
+
+
+@converts("aten.diagonal.default", "aten.unfold.default", "aten.as_strided.default")
+def read_from_places(node: Node, x: Expr, *arguments: Any) -> Expr:
+    """A view whose elements stand at fixed places of x, which torch itself says"""
+    if node.fx_node.target is torch.ops.aten.as_strided.default:
+        _require_row_major(node)
+    places = _places(node, x, arguments)
+    flat = node.emit(op.reshape(x, [math.prod(shape_of(x))]))
+    positions = relax.const(places.reshape(-1).numpy(), "int64")
+    return node.emit(op.reshape(node.emit(op.take(flat, positions, axis=0)), node.shape))
+
+
+@converts(
+    "aten.diagonal_scatter.default",
+    "aten.as_strided_scatter.default",
+)
+def write_to_places(node: Node, x: Expr, source: Expr, *arguments: Any) -> Expr:
+    """x with the source at the places of a view of x, which torch itself says"""
+    if node.fx_node.target is torch.ops.aten.as_strided_scatter.default:
+        _require_row_major(node)
+    places = _places(node, x, arguments)
+    size, count = math.prod(shape_of(x)), places.numel()
+    flat = node.emit(op.reshape(x, [size]))
+    positions = relax.const(places.reshape(-1, 1).numpy(), "int64")
+    updates = node.emit(op.reshape(source, [count]))
+    result = node.emit(op.scatter_nd(flat, positions, updates, reduction="update"))
+    return node.emit(op.reshape(result, shape_of(x)))
+
+
+def _places(node: Node, x: Expr, arguments: Sequence[Any]) -> torch.Tensor:
+    """Which element of x in row-major order stands where in the view."""
+    name = node.fx_node.target.name().removesuffix("_scatter").removeprefix("aten::")
+    view = getattr(torch.ops.aten, "slice" if name == "slice" else name)
+    elements = torch.arange(math.prod(shape_of(x))).reshape(shape_of(x))
+    places: torch.Tensor = view(elements, *arguments)
+    return places.contiguous()
+
+
+def _require_row_major(node: Node) -> None:
+    """Strides mean memory; positions follow them only where torch's memory is row-major."""
+    if not node.torch_argument(0).is_contiguous():
+        raise Refusal("as_strided is verified for row-major tensors only")
