@@ -61,7 +61,11 @@ def test_timeout_leaves_no_process(run_ranks: RunRanks) -> None:  # noqa: ARG001
 
 def test_interrupt_leaves_no_process(run_ranks: RunRanks, tmp_path: Path) -> None:  # noqa: ARG001
     """Ctrl-C in a program that called launch.run, as the terminal sends it."""
-    program = "from disco_fuse import launch; launch.run([{!r}, 'hangs'], 2, oversubscribe=True)"
+    # A shell that runs the tests in the background makes its children ignore Ctrl-C.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from disco_fuse import launch; launch.run([{!r}, 'hangs'], 2, oversubscribe=True)"
+    )
     log = tmp_path / "log"
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, "-c", program.format(RANKS)], stdout=out)
