@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 import tvm
@@ -18,6 +17,7 @@ from torch import fx
 from tvm import relax
 
 from disco_fuse.frontend.optimizer import Optimizer, StateTensor
+from disco_fuse.frontend.torch.constants import to_numpy
 from disco_fuse.frontend.torch.converters.registry import TVM_DTYPES, Expr
 from disco_fuse.frontend.torch.export import JointGraph, export
 from disco_fuse.frontend.torch.translate import translate
@@ -244,8 +244,5 @@ def _finish(mod: tvm.IRModule, layout: _Layout, gradients: dict[str, str]) -> tv
 
 def _values(joint: JointGraph, layout: _Layout) -> dict[str, npt.NDArray[Any]]:
     """Copies of the model's tensors, and the initial state."""
-    values = {
-        name: np.array(joint.tensors[name].detach().cpu().numpy())
-        for name in (*layout.parameters, *layout.buffers)
-    }
+    values = {name: to_numpy(joint.tensors[name]) for name in (*layout.parameters, *layout.buffers)}
     return values | {name: state.initial() for name, state in layout.states.items()}
