@@ -47,6 +47,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
         *([DispatchMatmul()] if library else []),
     ]
     passes += [
+        relax.backend.DispatchSortScan(),  # argsort, cumsum: LegalizeOps knows none of them
         relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
         relax.transform.AnnotateTIROpPattern(),
         MarkOps(),

@@ -216,8 +216,8 @@ def refuse(function: Any) -> str:
 
 
 def test_unsupported_operator() -> None:
-    message = refuse(lambda x: torch.cumsum(x, 1))
-    assert "operator aten.cumsum.default" in message
+    message = refuse(lambda x: torch.logcumsumexp(x, 1))
+    assert "operator aten.logcumsumexp.default" in message
     assert "module 'inner'" in message
     assert "test_frontend_step.py:" in message
     assert "return self.function(x)" in message
@@ -302,9 +302,6 @@ def test_unusable_losses(loss: Any, message: str) -> None:
 def test_unusable_arguments() -> None:
     with pytest.raises(TypeError, match=r"got \['int'\]"):
         training_step(nn.Linear(6, 6), [3], optimizer=SGD_STEP)  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="bfloat16"):
-        training_step(nn.Linear(6, 6).bfloat16(), [torch.randn(2, 6).bfloat16()] * 2,
-                      loss=F.mse_loss, optimizer=SGD_STEP)  # fmt: skip
     for options in ({"lr": -1.0}, {"lr": 0.1, "momentum": -0.5}, {"lr": float("nan")}):
         with pytest.raises(ValueError, match="must be a finite number"):
             SGD(**options)

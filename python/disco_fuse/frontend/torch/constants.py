@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -92,6 +93,14 @@ def _is_foldable(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
     )
 
 
+def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A copy; bfloat16, which numpy lacks, as the type of that name in ml_dtypes (TVM needs it)."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return np.array(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.array(tensor.numpy(), copy=True, order="C")
+
+
 def collapse(value: torch.Tensor) -> npt.NDArray[Any]:
     """The value with extent 1 along every axis on which it is uniform; a scalar if on all.
 
@@ -100,7 +109,7 @@ def collapse(value: torch.Tensor) -> npt.NDArray[Any]:
     for axis in range(value.dim()):
         if value.stride(axis) == 0 and value.shape[axis] > 1:
             value = value.narrow(axis, 0, 1)
-    array: npt.NDArray[Any] = np.array(value.detach().cpu().numpy(), copy=True, order="C")
+    array = to_numpy(value)
     for axis in range(array.ndim):
         if array.shape[axis] > 1:
             first = array.take([0], axis=axis)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from tvm import relax
 
 from disco_fuse.frontend.optimizer import Optimizer, StateTensor
 from disco_fuse.frontend.random import key_of_seed
+from disco_fuse.frontend.torch.constants import to_numpy
 from disco_fuse.frontend.torch.converters.registry import TVM_DTYPES
 from disco_fuse.frontend.torch.draws import draws_random_numbers
 from disco_fuse.frontend.torch.export import JointGraph
@@ -132,10 +132,7 @@ def input_names(
 
 def initial_values(joint: JointGraph, layout: Layout) -> dict[str, npt.NDArray[Any]]:
     """Copies of the model's tensors, and the initial state."""
-    values = {
-        name: np.array(joint.tensors[name].detach().cpu().numpy())
-        for name in (*layout.parameters, *layout.buffers)
-    }
+    values = {name: to_numpy(joint.tensors[name]) for name in (*layout.parameters, *layout.buffers)}
     return values | {name: state.initial() for name, state in layout.all_states.items()}
 
 

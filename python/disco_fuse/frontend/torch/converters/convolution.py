@@ -15,7 +15,10 @@ from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
     Refusal,
+    accumulator_of,
+    cast,
     converts,
+    dtype_of,
     shape_of,
 )
 
@@ -109,13 +112,14 @@ def convolution_backward(
         for_weight = _weight_gradient(node, small, large, weight, window)
     if output_mask[2]:
         axes = [axis for axis in range(len(shape_of(grad))) if axis != 1]
-        for_bias = node.emit(op.sum(grad, axis=axes))
+        total = node.emit(op.sum(cast(node, grad, accumulator_of(dtype_of(grad))), axis=axes))
+        for_bias = cast(node, total, dtype_of(grad))
     return for_x, for_weight, for_bias
 
 
 def _forward(node: Node, x: Expr, weight: Expr, window: _Window) -> Expr:
     convolve = _FORWARD[len(window.stride)]
-    return node.emit(
+    y = node.emit(
         convolve(
             x,
             weight,
@@ -123,8 +127,10 @@ def _forward(node: Node, x: Expr, weight: Expr, window: _Window) -> Expr:
             padding=window.padding,
             dilation=window.dilation,
             groups=window.groups,
+            out_dtype=accumulator_of(dtype_of(x)),
         )
     )
+    return cast(node, y, dtype_of(x))
 
 
 def _transposed(
@@ -136,7 +142,7 @@ def _transposed(
             "transposed convolution is verified for an output padding smaller than the stride, "
             f"not for {extra} with stride {window.stride}"
         )
-    return node.emit(
+    y = node.emit(
         _TRANSPOSED[len(window.stride)](
             x,
             weight,
@@ -145,8 +151,10 @@ def _transposed(
             output_padding=extra,
             dilation=window.dilation,
             groups=window.groups,
+            out_dtype=accumulator_of(dtype_of(x)),
         )
     )
+    return cast(node, y, dtype_of(x))
 
 
 def _input_gradient(node: Node, grad: Expr, x: Expr, weight: Expr, window: _Window) -> Expr:
@@ -191,8 +199,10 @@ def _weight_gradient(node: Node, small: Expr, large: Expr, weight: Expr, window:
             padding=window.padding,
             dilation=window.stride,
             groups=groups,
+            out_dtype=accumulator_of(dtype_of(large)),
         )
     )
+    product = cast(node, product, dtype_of(large))
     taps = shape_of(weight)[2:]
     if shape_of(product)[2:] != taps:
         product = emit(op.strided_slice(product, spatial, [0] * len(taps), taps))

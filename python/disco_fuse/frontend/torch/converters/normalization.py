@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from tvm import relax
 
 from disco_fuse.frontend.torch.converters.registry import (
+    TVM_DTYPES,
     Expr,
     Node,
     Refusal,
+    accumulator_of,
+    cast,
     converts,
     dtype_of,
     shape_of,
@@ -21,12 +24,19 @@ op = relax.op
 
 def _standardise(node: Node, x: Expr, axes: list[int], eps: float) -> tuple[Expr, Expr, Expr, Expr]:
     """(x - mean) / sqrt(var + eps), mean, var (biased), 1 / sqrt(var + eps); axes are kept."""
-    emit = node.emit
+    emit, dtype = node.emit, dtype_of(x)
+    x = cast(node, x, accumulator_of(dtype))
     mean = emit(op.mean(x, axes, keepdims=True))
     centred = emit(op.subtract(x, mean))
     var = emit(op.mean(emit(op.multiply(centred, centred)), axes, keepdims=True))
     rstd = emit(op.rsqrt(emit(op.add(var, relax.const(eps, dtype_of(x))))))
-    return emit(op.multiply(centred, rstd)), mean, var, rstd
+    y = cast(node, emit(op.multiply(centred, rstd)), dtype)
+    return y, mean, var, rstd
+
+
+def _statistic(node: Node, value: Expr, result: int) -> Expr:
+    """A statistic in the dtype in which torch returns it."""
+    return cast(node, value, TVM_DTYPES[node.value[result].dtype])
 
 
 @converts("aten.native_layer_norm.default")
@@ -46,7 +56,7 @@ def native_layer_norm(
         y = node.emit(op.multiply(y, weight))
     if bias is not None:
         y = node.emit(op.add(y, bias))
-    return y, mean, rstd
+    return y, _statistic(node, mean, 1), _statistic(node, rstd, 2)
 
 
 @converts("aten._native_batch_norm_legit_functional.default")
@@ -98,7 +108,7 @@ def batch_norm_without_running_statistics(
 ) -> tuple[Expr, Expr, Expr]:
     """Normalisation over all axes but 1 with the batch's own statistics; also mean and rstd"""
     y, mean, _, rstd = _with_batch_statistics(node, x, weight, bias, eps)
-    return y, mean, rstd
+    return y, _statistic(node, mean, 1), _statistic(node, rstd, 2)
 
 
 @converts("aten._native_batch_norm_legit_no_training.default")
@@ -175,4 +185,4 @@ def native_group_norm(
     y, mean, _, rstd = _standardise(node, apart, [2], eps)
     y = _scaled_per_channel(node, node.emit(op.reshape(y, shape_of(x))), weight, bias)
     mean, rstd = (node.emit(op.reshape(value, [batch, groups])) for value in (mean, rstd))
-    return y, mean, rstd
+    return y, _statistic(node, mean, 1), _statistic(node, rstd, 2)

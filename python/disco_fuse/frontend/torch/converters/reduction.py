@@ -12,6 +12,7 @@ from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
     Refusal,
+    accumulator_of,
     axis_of,
     cast,
     converts,
@@ -37,7 +38,8 @@ def sum_dims(
 ) -> Expr:
     """Sum over the given axes, accumulated in the dtype of the result (int64 for integers)"""
     axes = _axes(dims, x)
-    return node.emit(op.sum(cast(node, x, node.dtype), axis=axes, keepdims=keepdim))
+    x = cast(node, x, accumulator_of(node.dtype))
+    return cast(node, node.emit(op.sum(x, axis=axes, keepdims=keepdim)), node.dtype)
 
 
 @converts("aten.mean.default")
@@ -52,7 +54,8 @@ def mean_dims(
 ) -> Expr:
     """Mean over the given axes, in the dtype of the result"""
     axes = _axes(dims, x)
-    return node.emit(op.mean(cast(node, x, node.dtype), axis=axes, keepdims=keepdim))
+    x = cast(node, x, accumulator_of(node.dtype))
+    return cast(node, node.emit(op.mean(x, axis=axes, keepdims=keepdim)), node.dtype)
 
 
 @converts("aten.amax.default")
@@ -175,10 +178,12 @@ def _running(node: Node, x: Expr, dim: int, function: Callable[..., Expr]) -> Ex
 @converts("aten._softmax.default")
 def softmax(node: Node, x: Expr, dim: int, _half_to_float: bool) -> Expr:
     """exp(x - max) / sum(exp(x - max)) along the axis, in the dtype of the result"""
-    return node.emit(op.nn.softmax(cast(node, x, node.dtype), axis=dim))
+    x = cast(node, x, accumulator_of(node.dtype))
+    return cast(node, node.emit(op.nn.softmax(x, axis=dim)), node.dtype)
 
 
 @converts("aten._log_softmax.default")
 def log_softmax(node: Node, x: Expr, dim: int, _half_to_float: bool) -> Expr:
     """x - max - log(sum(exp(x - max))) along the axis, in the dtype of the result"""
-    return node.emit(op.nn.log_softmax(cast(node, x, node.dtype), axis=dim))
+    x = cast(node, x, accumulator_of(node.dtype))
+    return cast(node, node.emit(op.nn.log_softmax(x, axis=dim)), node.dtype)

@@ -16,6 +16,7 @@ Expr = Any
 Converter = Callable[..., Any]
 
 TVM_DTYPES: dict[torch.dtype, str] = {
+    torch.bfloat16: "bfloat16",
     torch.float16: "float16",
     torch.float32: "float32",
     torch.float64: "float64",
@@ -122,6 +123,11 @@ def cast(node: Node, value: Any, dtype: str) -> Expr:
     if isinstance(value, bool | int | float):
         return relax.const(value, dtype)
     return value if dtype_of(value) == dtype else node.emit(relax.op.astype(value, dtype))
+
+
+def accumulator_of(dtype: str) -> str:
+    """The dtype in which torch sums values of this one: float32 for the half precisions."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def without_bool(node: Node, tensor: Expr) -> Expr:
