@@ -25,13 +25,11 @@ from tvm import relax
 from tvm.ir import Call
 
 from disco_fuse.bindings import is_op
-from disco_fuse.config import FusionLimits
+from disco_fuse.config import UNCAPPED
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph, OpKind
 from disco_fuse.strategy import Strategy
 
-# Other tools know nothing of the caps that our search puts on a kernel.
-_UNCAPPED = FusionLimits(max_group_ops=2**20, max_group_args=2**20)
 XLA_COMBINER_BYTES = 30 * 2**20
 DDP_CAPS_BYTES = (1 * 2**20, 25 * 2**20)
 _TAG = "disco_fuse.op"
@@ -64,7 +62,7 @@ def baseline(name: str, mod: tvm.IRModule, extraction: Extraction) -> Strategy:
     for bucket in bucket_rule(graph):
         for allreduce in bucket:
             group_of[allreduce] = min(bucket)
-    return Strategy.create(graph, group_of, limits=_UNCAPPED)
+    return Strategy.create(graph, group_of, limits=UNCAPPED)
 
 
 def fuse_ops_groups(mod: tvm.IRModule, extraction: Extraction) -> list[list[int]]:

@@ -158,6 +158,9 @@ class FusionLimits:
         )
 
 
+# For what is not ours to limit: other tools' choices, and plans that were built once.
+UNCAPPED = FusionLimits(max_group_ops=2**20, max_group_args=2**20)
+
 # Beyond these a single step of the search would take longer than anybody waits for Ctrl-C.
 _MOST = {
     "beta": 10_000,

@@ -21,7 +21,7 @@ from disco_fuse import __version__
 from disco_fuse.apply import apply
 from disco_fuse.bindings import dtype_name, static_shape
 from disco_fuse.build import build
-from disco_fuse.config import FusionLimits
+from disco_fuse.config import UNCAPPED
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
 from disco_fuse.kernels.library import is_library_matmul
@@ -105,8 +105,7 @@ class Plan:
                 f"this module's is {graph.digest}"
             )
         # What was built once may exceed the caps of a search.
-        limits = FusionLimits(max_group_ops=2**20, max_group_args=2**20)
-        return Strategy.from_json(graph, json.dumps(self.strategy), limits=limits)
+        return Strategy.from_json(graph, json.dumps(self.strategy), limits=UNCAPPED)
 
 
 def write_plan(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+import numpy as np
 
 _SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -30,6 +32,12 @@ class Sample:
     p10_us: float
     p90_us: float
     repeats: int
+
+    @classmethod
+    def of(cls, times_us: Sequence[float]) -> Sample:
+        """The sample that repeated measurements make."""
+        p10, median, p90 = (float(p) for p in np.percentile(times_us, [10, 50, 90]))
+        return cls(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times_us))
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p10_us <= self.median_us <= self.p90_us < float("inf"):

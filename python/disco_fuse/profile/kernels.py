@@ -131,8 +131,7 @@ def _repeat(run: Callable[[int], float]) -> Sample:
     end = time.perf_counter() + _TIME_PER_KERNEL_S
     while len(times) < _MIN_REPEATS or (len(times) < _MAX_REPEATS and time.perf_counter() < end):
         times.append(run(len(times)))
-    p10, median, p90 = (float(p) for p in np.percentile(times, [10, 50, 90]))
-    return Sample(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times))
+    return Sample.of(times)
 
 
 def _buffer_sets(types: list[Any]) -> list[list[Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import tvm
 
 from disco_fuse.kernels.cpu import BUILD_CONFIG
@@ -78,9 +77,4 @@ def _time_both(call: Any, target: tvm.target.Target) -> tuple[Sample, Sample]:
         end = time.perf_counter()
         times[0].append((middle - begin) * 1e6)
         times[1].append((end - middle) * 1e6)
-    return _sample(times[0][1:]), _sample(times[1][1:])
-
-
-def _sample(times_us: list[float]) -> Sample:
-    p10, median, p90 = (float(p) for p in np.percentile(times_us, [10, 50, 90]))
-    return Sample(median_us=median, p10_us=p10, p90_us=p90, repeats=len(times_us))
+    return Sample.of(times[0][1:]), Sample.of(times[1][1:])
