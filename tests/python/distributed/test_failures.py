@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conftest import RunRanks
 
 # Far below the 60 s after which the communicator itself would give up.
