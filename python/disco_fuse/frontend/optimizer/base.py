@@ -36,6 +36,9 @@ class StateTensor:
 
     def initial(self) -> npt.NDArray[Any]:
         """The value before the first step."""
+        if self.value == 0:
+            # Pages of zeros take no memory before they are written; for Adam that is two models.
+            return np.zeros(self.shape, self.dtype)
         return np.full(self.shape, self.value, self.dtype)
 
 
