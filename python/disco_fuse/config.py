@@ -13,7 +13,9 @@ from disco_fuse.allreduce import AllReduceModel
 
 __all__ = ["AllReduceModel", "ClusterSpec", "DeviceSpec", "FusionLimits", "SearchConfig"]
 
-EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
+PAPER_EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
+# In the order of EditKind in src/strategy/edit.h.
+EDIT_KINDS = (*PAPER_EDIT_KINDS, "split-bucket", "move-gradient", "take-out", "reorder")
 BUCKET_NEIGHBOURS = ("producer-consumer", "production-order")
 
 _T = TypeVar("_T")
@@ -196,7 +198,9 @@ class SearchConfig:
     time_limit_s : float, optional
         Seconds at most; a result found under a time limit is not reproducible.
     methods : tuple of str
-        Kinds of edits, out of "fuse", "fuse-duplicate", "merge-buckets".
+        Kinds of edits: the paper's "fuse", "fuse-duplicate" and "merge-buckets", and beyond it
+        "split-bucket", "move-gradient", "take-out" and "reorder"; see
+        :class:`~disco_fuse.strategy.Edit`.
     children_per_pop : int
         Rounds of all methods per popped strategy (authors' code: 10).
     queue_cap : int, optional
@@ -222,7 +226,7 @@ class SearchConfig:
     seed: int = 0
     max_steps: int | None = None
     time_limit_s: float | None = None
-    methods: tuple[str, ...] = EDIT_KINDS
+    methods: tuple[str, ...] = PAPER_EDIT_KINDS
     children_per_pop: int = 1
     queue_cap: int | None = None
     refill: bool = False
@@ -287,6 +291,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "full": {
         "refill": True,
         "drop_stale": True,
+        "methods": EDIT_KINDS,
         "limits": FusionLimits(bucket_neighbours="production-order"),
     },
 }
