@@ -169,6 +169,8 @@ _MOST = {
     "beta": 10_000,
     "patience": 2**31 - 1,
     "children_per_pop": 10_000,
+    "num_starts": 10_000,
+    "num_threads": 1024,
     "num_tries": 10_000,
     "report_every": 1_000_000,
 }
@@ -212,6 +214,11 @@ class SearchConfig:
         Whether a strategy that is its own child, because no edit was drawn or possible, is queued
         again only if it also had a child that was new. In the paper it always is, and the cheapest
         may come back again and again while others wait.
+    num_starts : int
+        Independent searches, the first with ``seed`` and the others with seeds derived from it;
+        the best result counts. ``patience`` and ``max_steps`` are those of each.
+    num_threads : int
+        Threads for them. The result is the same for any number, unless time is limited.
     num_tries : int
         Random places tried per edit before it is given up.
     report_every : int
@@ -231,6 +238,8 @@ class SearchConfig:
     queue_cap: int | None = None
     refill: bool = False
     drop_stale: bool = False
+    num_starts: int = 1
+    num_threads: int = 1
     num_tries: int = 8
     report_every: int = 256
     limits: FusionLimits = field(default_factory=FusionLimits)
@@ -238,10 +247,10 @@ class SearchConfig:
     def __post_init__(self) -> None:
         ok = _is_number(self.alpha) and self.alpha >= 1
         _require(ok, "SearchConfig.alpha", "finite, >= 1", self.alpha)
-        for name in ("beta", "patience", "children_per_pop", "num_tries", "report_every"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            ok = isinstance(value, int) and 1 <= value <= _MOST[name]
-            _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {_MOST[name]}", value)
+            ok = isinstance(value, int) and 1 <= value <= most
+            _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {most}", value)
         ok = isinstance(self.num_chains, int) and 0 <= self.num_chains <= _MOST["beta"]
         allowed = f"an integer from 0 to {_MOST['beta']}"
         _require(ok, "SearchConfig.num_chains", allowed, self.num_chains)

@@ -72,6 +72,8 @@ SearchConfig ToConfig(const Fields& fields) {
   config.num_chains = fields.at("num_chains").cast<int32_t>();
   config.refill = fields.at("refill").cast<bool>();
   config.drop_stale = fields.at("drop_stale").cast<bool>();
+  config.num_starts = fields.at("num_starts").cast<int32_t>();
+  config.num_threads = fields.at("num_threads").cast<int32_t>();
   config.num_tries = fields.at("num_tries").cast<int32_t>();
   config.report_every = fields.at("report_every").cast<int64_t>();
   config.methods.clear();
@@ -83,9 +85,17 @@ SearchConfig ToConfig(const Fields& fields) {
 }
 
 ffi::Array<ffi::Any> FromResult(const SearchResult& result) {
-  std::vector<int64_t> numbers{result.makespan.count(),    result.initial_makespan.count(),
-                               result.lower_bound.count(), result.start,
-                               result.num_steps,           result.num_candidates};
+  std::vector<int64_t> numbers{result.makespan.count(),
+                               result.initial_makespan.count(),
+                               result.lower_bound.count(),
+                               result.start,
+                               result.found_makespan.count(),
+                               result.best_start,
+                               result.best_start_makespan.count(),
+                               result.num_steps,
+                               result.num_candidates,
+                               result.num_found_candidates,
+                               result.num_unseen};
   std::vector<int32_t> edits;
   for (const Edit& edit : result.edits) {
     edits.push_back(static_cast<int32_t>(edit.kind));
@@ -106,7 +116,8 @@ ffi::Array<ffi::Any> RunSearch(OpGraphRef graph, CostModelRef model, Fields clus
     ffi::Function call = observer.value();
     observe = [call](const Progress& progress) {
       ffi::Any verdict = call(progress.num_steps, progress.num_candidates,
-                              static_cast<int64_t>(progress.makespan.count()), progress.improved);
+                              static_cast<int64_t>(progress.makespan.count()), progress.improved,
+                              progress.run, progress.phase);
       return static_cast<Verdict>(verdict.cast<int32_t>());
     };
   }
