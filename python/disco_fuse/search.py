@@ -12,7 +12,13 @@ from types import FrameType
 from typing import Any
 
 from disco_fuse import _ffi
-from disco_fuse.config import EDIT_KINDS, ClusterSpec, FusionLimits, SearchConfig
+from disco_fuse.config import (
+    EDIT_KINDS,
+    PAPER_EDIT_KINDS,
+    ClusterSpec,
+    FusionLimits,
+    SearchConfig,
+)
 from disco_fuse.cost_model.base import CostModel
 from disco_fuse.graph import OpGraph
 from disco_fuse.simulate import native_cluster
@@ -169,8 +175,20 @@ def exhaustive(
     *,
     limits: FusionLimits | None = None,
     max_states: int = 100_000,
+    methods: tuple[str, ...] = PAPER_EDIT_KINDS,
+    all_orders: bool = False,
 ) -> SearchResult:
     """The best of all strategies that legal edits reach: an oracle for tiny graphs.
+
+    Parameters
+    ----------
+    max_states : int
+        Strategies to visit at most.
+    methods : tuple of str
+        Kinds of edits, as in :class:`~disco_fuse.config.SearchConfig`.
+    all_orders : bool
+        Try every order of the units of every strategy, and not only the list schedule: for graphs
+        of up to 6 ops or so.
 
     Raises
     ------
@@ -185,6 +203,8 @@ def exhaustive(
             native_cluster(cluster),
             native_limits(limits),
             max_states,
+            _kinds(methods),
+            all_orders,
         ),
     )
 
@@ -225,6 +245,10 @@ def _interrupt_flag() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
+def _kinds(methods: Sequence[str]) -> list[int]:
+    return [EDIT_KINDS.index(method) for method in methods]
+
+
 def _native_config(config: SearchConfig) -> dict[str, Any]:
     return {
         "alpha": float(config.alpha),
@@ -241,7 +265,7 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
         "num_threads": config.num_threads,
         "num_tries": config.num_tries,
         "report_every": config.report_every,
-        "methods": [EDIT_KINDS.index(method) for method in config.methods],
+        "methods": _kinds(config.methods),
         "limits": native_limits(config.limits),
     }
 

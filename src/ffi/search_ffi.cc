@@ -60,6 +60,12 @@ ffi::Array<ffi::Tensor> SimulateStrategy(OpGraphRef graph, StrategyRef strategy,
   return {ToTensor(events), ToTensor(timeline.critical_path), ToTensor(totals)};
 }
 
+std::vector<EditKind> ToKinds(const ffi::Array<int64_t>& methods) {
+  std::vector<EditKind> kinds;
+  for (int64_t kind : methods) kinds.push_back(static_cast<EditKind>(kind));
+  return kinds;
+}
+
 SearchConfig ToConfig(const Fields& fields) {
   SearchConfig config;
   config.alpha = fields.at("alpha").cast<double>();
@@ -76,10 +82,7 @@ SearchConfig ToConfig(const Fields& fields) {
   config.num_threads = fields.at("num_threads").cast<int32_t>();
   config.num_tries = fields.at("num_tries").cast<int32_t>();
   config.report_every = fields.at("report_every").cast<int64_t>();
-  config.methods.clear();
-  for (int64_t kind : fields.at("methods").cast<ffi::Array<int64_t>>()) {
-    config.methods.push_back(static_cast<EditKind>(kind));
-  }
+  config.methods = ToKinds(fields.at("methods").cast<ffi::Array<int64_t>>());
   config.limits = ToLimits(fields.at("limits").cast<Fields>());
   return config;
 }
@@ -128,10 +131,11 @@ ffi::Array<ffi::Any> RunSearch(OpGraphRef graph, CostModelRef model, Fields clus
 }
 
 ffi::Array<ffi::Any> RunExhaustive(OpGraphRef graph, CostModelRef model, Fields cluster,
-                                   Fields limits, int64_t max_states) {
+                                   Fields limits, int64_t max_states, ffi::Array<int64_t> methods,
+                                   bool all_orders) {
   return Translate([&] {
-    return FromResult(
-        Exhaustive(graph->graph, *model->model, ToCluster(cluster), ToLimits(limits), max_states));
+    return FromResult(Exhaustive(graph->graph, *model->model, ToCluster(cluster), ToLimits(limits),
+                                 max_states, ToKinds(methods), all_orders));
   });
 }
 
