@@ -145,16 +145,24 @@ class Backtracking {
   }
 
   void MakeChild(EditKind kind, Child* child) {
-    child->grouping = parent_;
     child->edits.clear();
-    if (config_.num_chains == 0) {
-      ApplyEdits(kind, rng_.Below(config_.beta + 1), child);
+    // Copying 100,000 ops to change none of them takes longer than everything else.
+    if (!sampler_.CanDraw(kind)) {
+      child->hash = parent_.Hash();
+      return;
     }
+    child->grouping = parent_;
+    if (config_.num_chains == 0) ApplyEdits(kind, DrawNumEdits(), child);
     for (int32_t i = 0; i < config_.num_chains; ++i) {
       sampler_.ApplyChain(kind, 1 + rng_.Below(config_.beta), &rng_, &child->grouping,
                           &child->edits);
     }
     child->hash = child->grouping.Hash();
+  }
+
+  int32_t DrawNumEdits() {
+    if (!config_.prefer_few) return rng_.Below(config_.beta + 1);
+    return 1 + rng_.Below(1 + rng_.Below(config_.beta));
   }
 
   void ApplyEdits(EditKind kind, int32_t num_edits, Child* child) {

@@ -26,7 +26,24 @@ EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32
   }
 }
 
+bool EditSampler::CanDraw(EditKind kind) const {
+  switch (kind) {
+    case EditKind::kFuse:
+    case EditKind::kFuseDuplicate:
+    case EditKind::kTakeOut:
+      return !consumers_.empty();
+    case EditKind::kMergeBuckets:
+    case EditKind::kSplitBucket:
+    case EditKind::kMoveGradient:
+      return graph_->allreduce_ops().size() >= 2;
+    case EditKind::kReorder:
+      return !graph_->allreduce_ops().empty();
+  }
+  throw std::logic_error("unknown edit kind");
+}
+
 bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit* applied) {
+  if (!CanDraw(kind)) return false;
   for (int32_t i = 0; i < num_tries_; ++i) {
     if (Draw(kind, rng, *grouping, applied) && ApplyEdit(limits_, *applied, grouping).allowed())
       return true;
@@ -36,7 +53,7 @@ bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit*
 
 void EditSampler::ApplyChain(EditKind kind, int32_t length, Rng* rng, Grouping* grouping,
                              std::vector<Edit>* applied) {
-  if (consumers_.empty()) return;
+  if (!CanDraw(kind)) return;
   int32_t into = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   for (int32_t i = 0; i < length; ++i) {
     Edit edit;
@@ -90,7 +107,6 @@ bool EditSampler::Draw(EditKind kind, Rng* rng, const Grouping& grouping, Edit* 
 }
 
 bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit) {
-  if (consumers_.empty()) return false;
   int32_t consumer = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   choices_.clear();
   int32_t group = grouping.home(consumer);
@@ -155,8 +171,7 @@ void EditSampler::AddGradientNeighbours(const Grouping& grouping, int32_t op) {
 
 bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
   choices_.clear();
   bool by_production =
       limits_.bucket_neighbours == BucketNeighbours::kProductionOrder && rng->Below(4) > 0;
@@ -174,11 +189,6 @@ bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   return true;
 }
 
-int32_t EditSampler::DrawAllReduce(Rng* rng) {
-  int32_t num_ops = static_cast<int32_t>(graph_->allreduce_ops().size());
-  return num_ops < 2 ? -1 : rng->Below(num_ops);
-}
-
 /*! \brief The place of the next gradient of the same bucket, or -1. */
 int32_t EditSampler::NextInBucket(const Grouping& grouping, int32_t place) const {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
@@ -191,8 +201,8 @@ int32_t EditSampler::NextInBucket(const Grouping& grouping, int32_t place) const
 
 bool EditSampler::DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
+  if (grouping.next(ops[place]) == ops[place]) return false;
   int32_t next = NextInBucket(grouping, place);
   if (next < 0) return false;
   *edit = {EditKind::kSplitBucket, ops[place], ops[next]};
@@ -202,8 +212,8 @@ bool EditSampler::DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit) {
 /*! \brief The gradient at the border of two buckets, of either side. */
 bool EditSampler::DrawMove(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
+  if (grouping.next(ops[place]) == ops[place]) return false;
   int32_t step = rng->Below(2) == 0 ? -1 : 1;
   int32_t end = RunEnd(grouping, place, step);
   if (end < 0 || end >= static_cast<int32_t>(ops.size())) return false;
@@ -218,7 +228,6 @@ bool EditSampler::DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit) {
     *edit = {EditKind::kTakeOut, copy.op, copy.group};
     return true;
   }
-  if (consumers_.empty()) return false;
   // Every op of a group of several is a consumer or produces for one of the same group.
   int32_t op = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   if (rng->Below(2) == 0) {
@@ -253,6 +262,8 @@ bool EditSampler::DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit) {
     Span<DataEnd> readers = graph_->consumers(shared);
     other = readers[rng->Below(static_cast<int32_t>(readers.size()))].op;
   }
+  // Of equal urgencies the exchange mostly changes nothing.
+  if (graph_->Urgency(op) == graph_->Urgency(other) && given.empty()) return false;
   *edit = {EditKind::kReorder, op, other};
   return op != other;
 }

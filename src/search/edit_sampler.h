@@ -13,6 +13,8 @@ namespace disco_fuse {
 class EditSampler {
  public:
   EditSampler(const OpGraph& graph, const FusionLimits& limits, int32_t num_tries);
+  /*! \brief false if no strategy of the graph has a place for an edit of `kind`. */
+  bool CanDraw(EditKind kind) const;
   /*!
    * \brief Applies one edit of `kind` at a random place.
    * \return false if none of num_tries places allowed it.
@@ -35,7 +37,6 @@ class EditSampler {
   bool DrawMove(Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit);
-  int32_t DrawAllReduce(Rng* rng);
   int32_t RunEnd(const Grouping& grouping, int32_t place, int32_t step) const;
   int32_t NextInBucket(const Grouping& grouping, int32_t place) const;
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
