@@ -15,7 +15,10 @@ bool IsFusible(const OpGraph& graph, int32_t op) {
 }  // namespace
 
 EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32_t num_tries)
-    : graph_(&graph), limits_(limits), num_tries_(num_tries) {
+    : graph_(&graph), limits_(limits), num_tries_(num_tries), is_gradient_(graph.num_ops(), 0) {
+  for (int32_t op : graph.allreduce_ops()) {
+    for (const DataEnd& end : graph.producers(op)) is_gradient_[end.op] = 1;
+  }
   for (int32_t op = 0; op < graph.num_ops(); ++op) {
     if (!IsFusible(graph, op)) continue;
     for (const DataEnd& end : graph.producers(op)) {
@@ -141,32 +144,40 @@ void EditSampler::AddProductionNeighbours(const Grouping& grouping, int32_t plac
 
 /*! \brief Collectives whose gradients come from the groups around the one that makes op's. */
 void EditSampler::AddGradientNeighbours(const Grouping& grouping, int32_t op) {
-  std::vector<int32_t> around;
-  std::vector<int32_t> members;
+  around_.clear();
   for (const DataEnd& end : graph_->producers(op)) {
     int32_t group = grouping.home(end.op);
-    around.push_back(group);
-    grouping.ForEachPredecessor(group, [&](int32_t before) { around.push_back(before); });
-    grouping.Members(group, &members);
-    for (int32_t member : members) {
+    around_.push_back(group);
+    grouping.ForEachPredecessor(group, [&](int32_t before) { around_.push_back(before); });
+    // Others read a value from its home, so that copies in the group lead nowhere.
+    int32_t member = group;
+    do {
       for (const DataEnd& reader : graph_->consumers(member)) {
-        grouping.ForEachHolder(reader.op, [&](int32_t holder) { around.push_back(holder); });
+        grouping.ForEachHolder(reader.op, [&](int32_t holder) { around_.push_back(holder); });
       }
-    }
+      member = grouping.next(member);
+    } while (member != group);
   }
-  std::sort(around.begin(), around.end());
-  around.erase(std::unique(around.begin(), around.end()), around.end());
-  for (int32_t group : around) {
-    if (graph_->IsAllReduce(group)) continue;
-    grouping.Members(group, &members);
-    for (int32_t member : members) {
+  std::sort(around_.begin(), around_.end());
+  around_.erase(std::unique(around_.begin(), around_.end()), around_.end());
+  for (int32_t group : around_) {
+    if (!graph_->IsAllReduce(group)) AddCollectivesOf(grouping, group, grouping.home(op));
+  }
+}
+
+/*! \brief Collectives outside `bucket` that send a gradient of `group`. */
+void EditSampler::AddCollectivesOf(const Grouping& grouping, int32_t group, int32_t bucket) {
+  int32_t member = group;
+  do {
+    if (is_gradient_[member] != 0) {
       for (const DataEnd& reader : graph_->consumers(member)) {
-        if (graph_->IsAllReduce(reader.op) && grouping.home(reader.op) != grouping.home(op)) {
+        if (graph_->IsAllReduce(reader.op) && grouping.home(reader.op) != bucket) {
           choices_.push_back(reader.op);
         }
       }
     }
-  }
+    member = grouping.next(member);
+  } while (member != group);
 }
 
 bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {

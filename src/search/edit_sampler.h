@@ -41,13 +41,17 @@ class EditSampler {
   int32_t NextInBucket(const Grouping& grouping, int32_t place) const;
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
   void AddGradientNeighbours(const Grouping& grouping, int32_t op);
+  void AddCollectivesOf(const Grouping& grouping, int32_t group, int32_t bucket);
 
   const OpGraph* graph_;
   FusionLimits limits_;
   int32_t num_tries_;
   /*! Ops that may be fused with at least one of their producers, as far as one op tells. */
   std::vector<int32_t> consumers_;
+  std::vector<uint8_t> is_gradient_; /*!< per op: an allreduce op reads it */
+  // Scratch.
   std::vector<int32_t> choices_;
+  std::vector<int32_t> around_;
   std::vector<Edit> places_;
   std::vector<int32_t> members_;
 };
