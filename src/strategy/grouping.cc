@@ -34,7 +34,7 @@ void Grouping::Load(const Strategy& strategy) {
   copies_ = strategy.duplicated();
   order_ = strategy.order();
   LinkHomes();
-  IndexCopies();
+  IndexParts();
   for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
 }
 
@@ -51,7 +51,7 @@ bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy
   std::sort(copies_.begin(), copies_.end());
   copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
   LinkHomes();
-  IndexCopies();
+  IndexParts();
   order_.assign(graph_->num_ops(), -1);
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
     if (home_[op] == op) order_[op] = op;
@@ -81,13 +81,49 @@ void Grouping::LinkHomes() {
   }
 }
 
-void Grouping::IndexCopies() {
+/*! \brief Counts and hashes homes and copies that were set as a whole. */
+void Grouping::IndexParts() {
+  hash_ = GroupingHash();
+  for (int32_t op = 0; op < graph_->num_ops(); ++op) hash_.AddHome(op, home_[op]);
   std::fill(num_copies_of_.begin(), num_copies_of_.end(), 0);
   std::fill(group_copies_.begin(), group_copies_.end(), 0);
   for (const Copy& copy : copies_) {
     ++num_copies_of_[copy.op];
     ++group_copies_[copy.group];
+    hash_.AddCopy(copy.op, copy.group);
   }
+}
+
+void Grouping::SetHome(int32_t op, int32_t group) {
+  hash_.DropHome(op, home_[op]);
+  hash_.AddHome(op, group);
+  home_[op] = group;
+}
+
+/*! \brief Does nothing if the group holds that copy already. */
+void Grouping::AddCopy(Copy copy) {
+  auto it = std::lower_bound(copies_.begin(), copies_.end(), copy);
+  if (it != copies_.end() && *it == copy) return;
+  copies_.insert(it, copy);
+  ++num_copies_of_[copy.op];
+  ++group_copies_[copy.group];
+  hash_.AddCopy(copy.op, copy.group);
+}
+
+void Grouping::DropCopy(Copy copy) {
+  copies_.erase(std::lower_bound(copies_.begin(), copies_.end(), copy));
+  --num_copies_of_[copy.op];
+  --group_copies_[copy.group];
+  hash_.DropCopy(copy.op, copy.group);
+}
+
+std::vector<int32_t> Grouping::CopiesIn(int32_t group) const {
+  std::vector<int32_t> ops;
+  if (group_copies_[group] == 0) return ops;
+  for (const Copy& copy : copies_) {
+    if (copy.group == group) ops.push_back(copy.op);
+  }
+  return ops;
 }
 
 size_t Grouping::FirstCopy(int32_t op) const {
@@ -172,16 +208,14 @@ void Grouping::Reorder(int32_t first, int32_t last, bool merge) {
 
 void Grouping::MoveBefore(int32_t first, int32_t last) { Reorder(first, last, /*merge=*/false); }
 
-/*! \brief Gives the name `to` to group `from`; the home ops are found from their member `from`. */
+/*! \brief Gives the name `to` to group `from`, whose home ops are renamed by the caller. */
 void Grouping::Rename(int32_t from, int32_t to) {
   order_[position_[from]] = to;
   position_[to] = position_[from];
-  if (group_copies_[from] == 0) return;
-  for (Copy& copy : copies_) {
-    if (copy.group == from) copy.group = to;
+  for (int32_t op : CopiesIn(from)) {
+    DropCopy({op, from});
+    AddCopy({op, to});
   }
-  group_copies_[to] += group_copies_[from];
-  group_copies_[from] = 0;
 }
 
 void Grouping::Merge(int32_t first, int32_t last) {
@@ -190,12 +224,11 @@ void Grouping::Merge(int32_t first, int32_t last) {
   int32_t gone = std::max(first, last);
   int32_t op = gone;
   do {
-    home_[op] = keep;
+    SetHome(op, keep);
     op = next_[op];
   } while (op != gone);
   std::swap(next_[keep], next_[gone]);
-  int32_t slot = position_[last];
-  position_[gone] = slot;
+  position_[gone] = position_[last];
   Rename(gone, keep);
   if (copies_.empty()) return;
   // What one half computed again, the other half no longer reads from elsewhere.
@@ -203,19 +236,14 @@ void Grouping::Merge(int32_t first, int32_t last) {
   for (int32_t member : MembersUnordered(keep)) {
     if (num_copies_of_[member] > 0) affected.push_back(member);
   }
-  std::sort(copies_.begin(), copies_.end());
-  copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
-  copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
-                               [&](const Copy& copy) { return home_[copy.op] == copy.group; }),
-                copies_.end());
-  IndexCopies();
+  for (int32_t copied : CopiesIn(keep)) {
+    if (home_[copied] == keep) DropCopy({copied, keep});
+  }
   Prune(std::move(affected));
 }
 
 void Grouping::AddCopies(const std::vector<int32_t>& ops, int32_t group) {
-  for (int32_t op : ops) copies_.push_back({op, group});
-  std::sort(copies_.begin(), copies_.end());
-  IndexCopies();
+  for (int32_t op : ops) AddCopy({op, group});
   Prune(ops);
 }
 
@@ -236,7 +264,6 @@ void Grouping::Prune(std::vector<int32_t> ops) {
       std::push_heap(ops.begin(), ops.end());
     }
   }
-  std::sort(copies_.begin(), copies_.end());
 }
 
 /*! \brief Puts one op with copies into canonical form; returns whether anything changed. */
@@ -255,13 +282,15 @@ bool Grouping::PruneOp(int32_t op) {
   auto is_user = [&](int32_t group) {
     return std::find(users_.begin(), users_.end(), group) != users_.end();
   };
-  size_t before = copies_.size();
-  copies_.erase(
-      std::remove_if(copies_.begin(), copies_.end(),
-                     [&](const Copy& copy) { return copy.op == op && !is_user(copy.group); }),
-      copies_.end());
-  bool changed = copies_.size() != before;
-  if (changed) IndexCopies();
+  bool changed = false;
+  for (size_t i = FirstCopy(op); i < copies_.size() && copies_[i].op == op;) {
+    if (is_user(copies_[i].group)) {
+      ++i;
+    } else {
+      DropCopy(copies_[i]);
+      changed = true;
+    }
+  }
   if (read_outside) return changed;
   // Nobody needs the value of the home as such. Of the groups that compute the op for themselves,
   // the one of its first consumer is the home, whichever edits have led here.
@@ -273,29 +302,22 @@ bool Grouping::PruneOp(int32_t op) {
 
 void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
   int32_t from = home_[op];
-  Copy& old = *std::find(copies_.begin(), copies_.end(), Copy{op, to});
+  DropCopy({op, to});
   int32_t rest = next_[op];
   if (rest == op) {
     // Only copies are left, and they were there for `op`.
-    copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
-                                 [&](const Copy& copy) {
-                                   return copy.group == from || (copy == Copy{op, to});
-                                 }),
-                  copies_.end());
+    for (int32_t copied : CopiesIn(from)) DropCopy({copied, from});
     order_[position_[from]] = -1;
   } else {
     int32_t previous = op;
     while (next_[previous] != op) previous = next_[previous];
     next_[previous] = rest;
-    old.group = from;
-    if (!leave_copy) copies_.erase(copies_.begin() + (&old - copies_.data()));
-    IndexCopies();
+    if (leave_copy) AddCopy({op, from});
     if (from == op) Relabel(rest);
   }
-  IndexCopies();
   next_[op] = next_[to];
   next_[to] = op;
-  home_[op] = to;
+  SetHome(op, to);
   if (op < to) Relabel(op);
 }
 
@@ -307,7 +329,7 @@ void Grouping::Relabel(int32_t member) {
   Rename(from, to);
   int32_t op = member;
   do {
-    home_[op] = to;
+    SetHome(op, to);
     op = next_[op];
   } while (op != member);
 }
@@ -351,7 +373,7 @@ std::vector<int32_t> Grouping::Order() const {
 }
 
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {
-  return Strategy(home_, copies_, std::move(order));
+  return Strategy(home_, copies_, std::move(order), Hash());
 }
 
 }  // namespace disco_fuse

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/op_graph.h"
+#include "strategy/grouping_hash.h"
 #include "strategy/strategy.h"
 
 namespace disco_fuse {
@@ -82,7 +83,8 @@ class Grouping {
   void AddCopies(const std::vector<int32_t>& ops, int32_t group);
 
   Strategy ToStrategy(std::vector<int32_t> order) const;
-  Hash128 Hash() const { return HashGrouping(home_, copies_); }
+  /*! \brief The hash that ToStrategy would have. */
+  Hash128 Hash() const { return hash_.Finish(graph_->num_ops()); }
   /*! \brief The groups in the current topological order. */
   std::vector<int32_t> Order() const;
   /*! \brief The topological order that prefers small representatives. */
@@ -98,7 +100,11 @@ class Grouping {
   bool PruneOp(int32_t op);
   void MoveHome(int32_t op, int32_t to, bool leave_copy);
   void Reorder(int32_t first, int32_t last, bool merge);
-  void IndexCopies();
+  void IndexParts();
+  void SetHome(int32_t op, int32_t group);
+  void AddCopy(Copy copy);
+  void DropCopy(Copy copy);
+  std::vector<int32_t> CopiesIn(int32_t group) const;
   void LinkHomes();
 
   const OpGraph* graph_;
@@ -109,6 +115,7 @@ class Grouping {
   std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
   std::vector<int32_t> order_;
   std::vector<int32_t> position_; /*!< per group: its place in order_ */
+  GroupingHash hash_;
   // Scratch.
   mutable std::vector<int32_t> members_;
   std::vector<int32_t> stack_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "strategy/grouping.h"
+#include "strategy/grouping_hash.h"
 #include "strategy/unit_graph.h"
 
 namespace disco_fuse {
@@ -112,18 +113,11 @@ void CheckOrder(const Grouping& grouping, const std::vector<int32_t>& order) {
 }  // namespace
 
 Hash128 HashGrouping(const std::vector<int32_t>& group_of, const std::vector<Copy>& duplicated) {
-  Hasher hasher;
-  // Two ids per round: hashing a strategy is part of the innermost loop of the search.
-  for (size_t i = 0; i < group_of.size(); i += 2) {
-    uint64_t second = i + 1 < group_of.size() ? static_cast<uint32_t>(group_of[i + 1]) : 0;
-    hasher.Add((second << 32) | static_cast<uint32_t>(group_of[i]));
-  }
-  for (const Copy& copy : duplicated) {
-    hasher.Add((static_cast<uint64_t>(static_cast<uint32_t>(copy.op)) << 32) |
-               static_cast<uint32_t>(copy.group));
-  }
-  hasher.Add(duplicated.size());
-  return hasher.Finish();
+  GroupingHash hash;
+  int32_t num_ops = static_cast<int32_t>(group_of.size());
+  for (int32_t op = 0; op < num_ops; ++op) hash.AddHome(op, group_of[op]);
+  for (const Copy& copy : duplicated) hash.AddCopy(copy.op, copy.group);
+  return hash.Finish(num_ops);
 }
 
 Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
@@ -132,6 +126,13 @@ Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
       duplicated_(std::move(duplicated)),
       order_(std::move(order)),
       hash_(HashGrouping(group_of_, duplicated_)) {}
+
+Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
+                   std::vector<int32_t> order, const Hash128& hash)
+    : group_of_(std::move(group_of)),
+      duplicated_(std::move(duplicated)),
+      order_(std::move(order)),
+      hash_(hash) {}
 
 Strategy Strategy::Unfused(const OpGraph& graph) {
   Grouping grouping(graph);

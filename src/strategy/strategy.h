@@ -43,6 +43,9 @@ class Strategy {
                          const std::vector<int32_t>& order);
   /*! \brief For callers that hold canonical parts already. */
   Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated, std::vector<int32_t> order);
+  /*! \brief The same for callers that know the hash as well. */
+  Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated, std::vector<int32_t> order,
+           const Hash128& hash);
 
   const std::vector<int32_t>& group_of() const { return group_of_; }
   /*! \brief Sorted by op, then group. */
