@@ -2,16 +2,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 #include <tuple>
 
 namespace disco_fuse {
-namespace {
-
-constexpr int32_t kNotUrgent = std::numeric_limits<int32_t>::max();
-
-}  // namespace
 
 void ListScheduler::RankUnits(const UnitGraph& units) {
   urgency_.assign(units.num_units(), kNotUrgent);

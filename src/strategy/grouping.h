@@ -28,6 +28,7 @@ class Grouping {
 
   const OpGraph& graph() const { return *graph_; }
   int32_t home(int32_t op) const { return home_[op]; }
+  const std::vector<int32_t>& homes() const { return home_; }
   /*! \brief Sorted by op. */
   const std::vector<Copy>& copies() const { return copies_; }
   /*! \brief Groups in a topological order; -1 where a group has gone. */
@@ -37,6 +38,8 @@ class Grouping {
   }
   /*! \brief Members including copies, ascending. */
   void Members(int32_t group, std::vector<int32_t>* members) const;
+  /*! \brief The same in any order; valid until the next call. */
+  const std::vector<int32_t>& MembersUnordered(int32_t group) const;
   /*! \brief Calls visit(group) for every group that computes `op`. */
   template <typename Visit>
   void ForEachHolder(int32_t op, Visit visit) const {
@@ -69,6 +72,8 @@ class Grouping {
    */
   bool Reaches(int32_t first, int32_t last, bool allow_direct);
   bool Precedes(int32_t a, int32_t b) const { return position_[a] < position_[b]; }
+  /*! \brief Of a group in order(). */
+  int32_t position(int32_t group) const { return position_[group]; }
 
   /*!
    * \brief Unites two groups; Reaches(first, last) must have been asked last, and be false.
@@ -93,7 +98,6 @@ class Grouping {
  private:
   bool HoldsCopy(int32_t group, int32_t op) const;
   size_t FirstCopy(int32_t op) const;
-  const std::vector<int32_t>& MembersUnordered(int32_t group) const;
   void Relabel(int32_t group);
   void Rename(int32_t from, int32_t to);
   void Prune(std::vector<int32_t> ops);
