@@ -131,15 +131,25 @@ void LiveUnits::Remove(int32_t unit) {
   content_[unit] = Hash128{};
 }
 
-bool LiveUnits::IsOutput(int32_t op) const {
-  if (graph_->MustWrite(op)) return true;
+bool LiveUnits::IsOutput(const Grouping& grouping, int32_t unit, int32_t op) {
+  if (grouping.home(op) != unit) return false;
+  if (grouping.graph().MustWrite(op)) return true;
   bool leaves = false;
-  for (const DataEnd& end : graph_->consumers(op)) {
-    grouping_->ForEachHolder(
-        end.op, [&](int32_t group) { leaves = leaves || !grouping_->Holds(group, op); });
+  for (const DataEnd& end : grouping.graph().consumers(op)) {
+    grouping.ForEachHolder(end.op,
+                           [&](int32_t group) { leaves = leaves || !grouping.Holds(group, op); });
     if (leaves) return true;
   }
   return false;
+}
+
+void LiveUnits::Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
+                         std::vector<int32_t>* outputs) const {
+  grouping.Members(unit, members);
+  outputs->clear();
+  for (int32_t op : *members) {
+    if (IsOutput(grouping, unit, op)) outputs->push_back(op);
+  }
 }
 
 void LiveUnits::LookAtContent(int32_t unit) {
@@ -147,7 +157,7 @@ void LiveUnits::LookAtContent(int32_t unit) {
   int64_t bytes = 0;
   int32_t rank = -1;
   for (int32_t op : grouping_->MembersUnordered(unit)) {
-    bool is_output = grouping_->home(op) == unit && IsOutput(op);
+    bool is_output = IsOutput(*grouping_, unit, op);
     const Hash128& key = keys_[2 * op + (is_output ? 1 : 0)];
     content.hi += key.hi;
     content.lo += key.lo;

@@ -39,6 +39,9 @@ class LiveUnits {
   const std::vector<int32_t>& reordered() const { return reordered_; }
   /*! \brief Units that are new or have other members, outputs or bytes since the last MoveTo. */
   const std::vector<int32_t>& repriced() const { return repriced_; }
+  /*! \brief Members and outputs of a unit, ascending; `grouping` is what MoveTo got last. */
+  void Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
+                std::vector<int32_t>* outputs) const;
 
   int32_t num_units() const { return num_units_; }
   bool exists(int32_t unit) const { return home_[unit] == unit; }
@@ -84,7 +87,7 @@ class LiveUnits {
   void NoteNeighbours(int32_t op);
   void Remove(int32_t unit);
   void LookAtContent(int32_t unit);
-  bool IsOutput(int32_t op) const;
+  static bool IsOutput(const Grouping& grouping, int32_t unit, int32_t op);
   void LookAtPredecessors(int32_t unit);
   void CollectPredecessors(int32_t unit);
   void Link(int32_t before, int32_t unit);
