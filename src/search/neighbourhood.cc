@@ -29,7 +29,7 @@ void Neighbourhood::Price(const std::vector<const Grouping*>& groupings) {
   for (size_t i = 0; i < groupings.size(); ++i) {
     units_.MoveTo(*groupings[i]);
     PriceUnits(*groupings[i], &slots_[i]);
-    units_.MoveTo(base_);
+    units_.Undo();
   }
   PriceMissing(groupings.size());
 }
@@ -79,7 +79,7 @@ Nanoseconds Neighbourhood::Schedule(size_t i) {
   Apply(&slot);
   Nanoseconds makespan = rescheduler_.Run(units_, durations_);
   Apply(&slot);
-  units_.MoveTo(base_);
+  units_.Undo();
   return makespan;
 }
 

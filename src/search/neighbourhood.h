@@ -38,6 +38,7 @@ class Neighbourhood {
  private:
   struct Slot {
     const Grouping* grouping;
+    Nanoseconds makespan;                               /*!< if nothing was missing */
     std::vector<std::pair<int32_t, int64_t>> durations; /*!< units that the base prices otherwise */
     std::vector<std::pair<int32_t, Hash128>> missing;   /*!< units that are not priced yet */
   };

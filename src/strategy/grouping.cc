@@ -15,6 +15,14 @@ namespace disco_fuse {
 //       C)
 //                                             C: x' y             nobody reads P's x, P disappears
 
+namespace {
+
+bool ByGroup(const Copy& a, const Copy& b) {
+  return a.group != b.group ? a.group < b.group : a.op < b.op;
+}
+
+}  // namespace
+
 Grouping::Grouping(const OpGraph& graph)
     : graph_(&graph),
       home_(graph.num_ops()),
@@ -92,6 +100,8 @@ void Grouping::IndexParts() {
     ++group_copies_[copy.group];
     hash_.AddCopy(copy.op, copy.group);
   }
+  copies_by_group_ = copies_;
+  std::sort(copies_by_group_.begin(), copies_by_group_.end(), ByGroup);
 }
 
 void Grouping::SetHome(int32_t op, int32_t group) {
@@ -105,6 +115,8 @@ void Grouping::AddCopy(Copy copy) {
   auto it = std::lower_bound(copies_.begin(), copies_.end(), copy);
   if (it != copies_.end() && *it == copy) return;
   copies_.insert(it, copy);
+  copies_by_group_.insert(
+      std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup), copy);
   ++num_copies_of_[copy.op];
   ++group_copies_[copy.group];
   hash_.AddCopy(copy.op, copy.group);
@@ -112,6 +124,8 @@ void Grouping::AddCopy(Copy copy) {
 
 void Grouping::DropCopy(Copy copy) {
   copies_.erase(std::lower_bound(copies_.begin(), copies_.end(), copy));
+  copies_by_group_.erase(
+      std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup));
   --num_copies_of_[copy.op];
   --group_copies_[copy.group];
   hash_.DropCopy(copy.op, copy.group);
@@ -120,8 +134,9 @@ void Grouping::DropCopy(Copy copy) {
 std::vector<int32_t> Grouping::CopiesIn(int32_t group) const {
   std::vector<int32_t> ops;
   if (group_copies_[group] == 0) return ops;
-  for (const Copy& copy : copies_) {
-    if (copy.group == group) ops.push_back(copy.op);
+  size_t first = FirstCopyIn(group);
+  for (int32_t i = 0; i < group_copies_[group]; ++i) {
+    ops.push_back(copies_by_group_[first + i].op);
   }
   return ops;
 }
@@ -129,6 +144,13 @@ std::vector<int32_t> Grouping::CopiesIn(int32_t group) const {
 size_t Grouping::FirstCopy(int32_t op) const {
   auto before = [](const Copy& copy, int32_t value) { return copy.op < value; };
   return std::lower_bound(copies_.begin(), copies_.end(), op, before) - copies_.begin();
+}
+
+/*! \brief Index in copies_by_group_. */
+size_t Grouping::FirstCopyIn(int32_t group) const {
+  Copy first{-1, group};
+  return std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), first, ByGroup) -
+         copies_by_group_.begin();
 }
 
 bool Grouping::HoldsCopy(int32_t group, int32_t op) const {
@@ -146,8 +168,9 @@ const std::vector<int32_t>& Grouping::MembersUnordered(int32_t group) const {
     op = next_[op];
   } while (op != group);
   if (group_copies_[group] > 0) {
-    for (const Copy& copy : copies_) {
-      if (copy.group == group) members_.push_back(copy.op);
+    size_t first = FirstCopyIn(group);
+    for (int32_t i = 0; i < group_copies_[group]; ++i) {
+      members_.push_back(copies_by_group_[first + i].op);
     }
   }
   return members_;

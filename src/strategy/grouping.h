@@ -98,6 +98,7 @@ class Grouping {
  private:
   bool HoldsCopy(int32_t group, int32_t op) const;
   size_t FirstCopy(int32_t op) const;
+  size_t FirstCopyIn(int32_t group) const;
   void Relabel(int32_t group);
   void Rename(int32_t from, int32_t to);
   void Prune(std::vector<int32_t> ops);
@@ -117,6 +118,7 @@ class Grouping {
   std::vector<Copy> copies_;
   std::vector<int32_t> num_copies_of_; /*!< per op */
   std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
+  std::vector<Copy> copies_by_group_;  /*!< copies_, sorted by group, then op */
   std::vector<int32_t> order_;
   std::vector<int32_t> position_; /*!< per group: its place in order_ */
   GroupingHash hash_;

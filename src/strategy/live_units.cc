@@ -8,16 +8,11 @@ namespace disco_fuse {
 LiveUnits::LiveUnits(const OpGraph& graph)
     : graph_(&graph),
       home_(graph.num_ops(), -1),
+      keys_(MemberKeys(graph.num_ops())),
       is_bucket_(graph.num_ops()),
+      facts_(graph.num_ops()),
       predecessors_(graph.num_ops()),
       successors_(graph.num_ops()),
-      keys_(MemberKeys(graph.num_ops())),
-      content_(graph.num_ops()),
-      bucket_bytes_(graph.num_ops(), 0),
-      production_rank_(graph.num_ops(), -1),
-      urgency_(graph.num_ops(), kNotUrgent),
-      dependent_(graph.num_ops(), 0),
-      late_(graph.num_ops(), 0),
       num_late_successors_(graph.num_ops(), 0),
       look_(graph.num_ops(), 0),
       seen_(graph.num_ops(), 0) {
@@ -26,16 +21,10 @@ LiveUnits::LiveUnits(const OpGraph& graph)
 
 void LiveUnits::MoveTo(const Grouping& grouping) {
   grouping_ = &grouping;
-  for (int32_t unit : noted_) look_[unit] = 0;
-  noted_.clear();
-  gone_.clear();
-  reordered_.clear();
-  repriced_.clear();
-  seeds_.clear();
+  Begin();
   FindDifferences();
   for (int32_t unit : gone_) Remove(unit);
-  for (size_t i = 0; i < noted_.size(); ++i) {
-    int32_t unit = noted_[i];
+  for (int32_t unit : noted_) {
     if (!exists(unit)) continue;
     if ((look_[unit] & kContent) != 0) LookAtContent(unit);
     if ((look_[unit] & kPredecessors) != 0) LookAtPredecessors(unit);
@@ -50,43 +39,84 @@ void LiveUnits::MoveTo(const Grouping& grouping) {
   }
 }
 
+void LiveUnits::Undo() {
+  for (int32_t unit : noted_) {
+    if (IsUrgentDependent(unit)) urgent_dependents_.erase(Key(unit));
+  }
+  for (const auto& [op, group] : log_.homes) home_[op] = group;
+  if (log_.has_copies) copies_.swap(log_.copies);
+  num_units_ = log_.num_units;
+  for (const auto& [unit, facts] : log_.facts) facts_[unit] = facts;
+  for (size_t i = 0; i < log_.num_predecessors; ++i) {
+    predecessors_[log_.predecessors[i].first].swap(log_.predecessors[i].second);
+  }
+  for (const auto& [before, unit] : log_.links) EraseSuccessor(before, unit);
+  for (const auto& [before, unit] : log_.unlinks) successors_[before].push_back(unit);
+  for (size_t i = log_.late_counts.size(); i-- > 0;) {
+    num_late_successors_[log_.late_counts[i].first] = log_.late_counts[i].second;
+  }
+  for (int32_t unit : noted_) {
+    if (IsUrgentDependent(unit)) urgent_dependents_.insert(Key(unit));
+  }
+}
+
+void LiveUnits::Begin() {
+  for (int32_t unit : noted_) look_[unit] = 0;
+  noted_.clear();
+  gone_.clear();
+  reordered_.clear();
+  repriced_.clear();
+  seeds_.clear();
+  log_.num_units = num_units_;
+  log_.homes.clear();
+  log_.has_copies = false;
+  log_.facts.clear();
+  log_.num_predecessors = 0;
+  log_.links.clear();
+  log_.unlinks.clear();
+  log_.late_counts.clear();
+}
+
 /*! \brief Remembers to look at a unit again. */
-void LiveUnits::Note(int32_t unit, uint8_t look) {
+void LiveUnits::Note(int32_t unit, int32_t look) {
   if (look_[unit] == 0) {
     noted_.push_back(unit);
+    log_.facts.emplace_back(unit, facts_[unit]);
     // Its key may change; what remains of it enters again at the end.
-    if (!urgent_dependents_.empty() && IsUrgentDependent(unit)) {
-      urgent_dependents_.erase(Key(unit));
-    }
+    if (IsUrgentDependent(unit)) urgent_dependents_.erase(Key(unit));
   }
-  look_[unit] |= look | kNoted;
+  look_[unit] |= static_cast<uint8_t>(look | kNoted);
 }
 
 void LiveUnits::FindDifferences() {
   constexpr int32_t kBlock = 64; /*!< ops that are compared at once */
   const std::vector<int32_t>& homes = grouping_->homes();
   int32_t num_ops = graph_->num_ops();
-  found_.clear();
   for (int32_t begin = 0; begin < num_ops; begin += kBlock) {
     int32_t end = std::min(begin + kBlock, num_ops);
     if (std::equal(homes.begin() + begin, homes.begin() + end, home_.begin() + begin)) continue;
     for (int32_t op = begin; op < end; ++op) {
-      if (homes[op] != home_[op]) found_.push_back(op);
+      if (homes[op] != home_[op]) log_.homes.emplace_back(op, home_[op]);
     }
   }
-  for (int32_t op : found_) NoteHome(op, home_[op]);
+  for (const auto& [op, before] : log_.homes) NoteHome(op, before);
   NoteCopies();
-  for (int32_t op : found_) {
-    if (home_[op] == op) gone_.push_back(op);
-    if (homes[op] == op) Note(op, kNew | kAll);
-    num_units_ += (homes[op] == op ? 1 : 0) - (home_[op] == op ? 1 : 0);
+  for (const auto& [op, before] : log_.homes) {
+    if (before == op) {
+      gone_.push_back(op);
+      --num_units_;
+    }
+    if (homes[op] == op) {
+      Note(op, kNew);
+      ++num_units_;
+    }
   }
-  for (int32_t op : found_) home_[op] = homes[op];
+  for (const auto& entry : log_.homes) home_[entry.first] = homes[entry.first];
 }
 
 void LiveUnits::NoteHome(int32_t op, int32_t before) {
-  if (before >= 0) Note(before, kAll);
-  Note(grouping_->home(op), kAll);
+  if (before >= 0) Note(before, kContent | kPredecessors);
+  Note(grouping_->home(op), kContent | kPredecessors);
   for (const DataEnd& end : graph_->consumers(op)) {
     grouping_->ForEachHolder(end.op, [&](int32_t holder) { Note(holder, kPredecessors); });
   }
@@ -107,11 +137,13 @@ void LiveUnits::NoteCopies() {
       ++j;
     }
   }
+  log_.has_copies = true;
+  log_.copies.swap(copies_);
   copies_ = copies;
 }
 
 void LiveUnits::NoteCopy(const Copy& copy) {
-  Note(copy.group, kAll);
+  Note(copy.group, kContent | kPredecessors);
   Note(grouping_->home(copy.op), kContent);
   NoteNeighbours(copy.op);
 }
@@ -124,11 +156,10 @@ void LiveUnits::NoteNeighbours(int32_t op) {
 
 void LiveUnits::Remove(int32_t unit) {
   // Units that come after it have been noted, and will unlink themselves.
+  SavePredecessors(unit);
   for (int32_t before : predecessors_[unit]) Unlink(before, unit);
   predecessors_[unit].clear();
-  urgency_[unit] = kNotUrgent;
-  dependent_[unit] = late_[unit] = 0;
-  content_[unit] = Hash128{};
+  facts_[unit] = Facts{};
 }
 
 bool LiveUnits::IsOutput(const Grouping& grouping, int32_t unit, int32_t op) {
@@ -144,7 +175,7 @@ bool LiveUnits::IsOutput(const Grouping& grouping, int32_t unit, int32_t op) {
 }
 
 void LiveUnits::Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
-                         std::vector<int32_t>* outputs) const {
+                         std::vector<int32_t>* outputs) {
   grouping.Members(unit, members);
   outputs->clear();
   for (int32_t op : *members) {
@@ -157,19 +188,19 @@ void LiveUnits::LookAtContent(int32_t unit) {
   int64_t bytes = 0;
   int32_t rank = -1;
   for (int32_t op : grouping_->MembersUnordered(unit)) {
-    bool is_output = IsOutput(*grouping_, unit, op);
-    const Hash128& key = keys_[2 * op + (is_output ? 1 : 0)];
+    const Hash128& key = keys_[2 * op + (IsOutput(*grouping_, unit, op) ? 1 : 0)];
     content.hi += key.hi;
     content.lo += key.lo;
     if (is_bucket_[unit] == 0) continue;
     bytes += graph_->op(op).bytes_written;
     rank = std::max(rank, graph_->ProductionRank(op));
   }
-  if (content != content_[unit]) look_[unit] |= kOtherPrice;
-  content_[unit] = content;
-  bucket_bytes_[unit] = bytes;
-  if (rank != production_rank_[unit]) seeds_.push_back(unit);
-  production_rank_[unit] = rank;
+  Facts& facts = facts_[unit];
+  if (content != facts.content) look_[unit] |= kOtherPrice;
+  if (rank != facts.production_rank) seeds_.push_back(unit);
+  facts.content = content;
+  facts.bucket_bytes = bytes;
+  facts.production_rank = rank;
 }
 
 void LiveUnits::CollectPredecessors(int32_t unit) {
@@ -196,29 +227,48 @@ void LiveUnits::LookAtPredecessors(int32_t unit) {
   for (int32_t before : old) same = same && seen_[before] == epoch_;
   if (same) return;
   look_[unit] |= kOtherOrder;
+  SavePredecessors(unit);
   for (int32_t before : old) {
     if (seen_[before] != epoch_) Unlink(before, unit);
+    // What stays loses its mark and is not linked twice.
     seen_[before] = epoch_ - 1;
   }
-  // What is in `old` as well has lost its mark and is linked already.
   for (int32_t before : found_) {
     if (seen_[before] == epoch_) Link(before, unit);
   }
   old.swap(found_);
 }
 
+void LiveUnits::SavePredecessors(int32_t unit) {
+  if (log_.num_predecessors == log_.predecessors.size()) log_.predecessors.emplace_back();
+  auto& entry = log_.predecessors[log_.num_predecessors++];
+  entry.first = unit;
+  entry.second = predecessors_[unit];
+}
+
 void LiveUnits::Link(int32_t before, int32_t unit) {
   successors_[before].push_back(unit);
-  num_late_successors_[before] += late_[unit];
-  if (urgency_[unit] < urgency_[before]) seeds_.push_back(before);
+  log_.links.emplace_back(before, unit);
+  if (facts_[unit].late) CountLate(before, 1);
+  if (facts_[unit].urgency < facts_[before].urgency) seeds_.push_back(before);
 }
 
 void LiveUnits::Unlink(int32_t before, int32_t unit) {
+  EraseSuccessor(before, unit);
+  log_.unlinks.emplace_back(before, unit);
+  if (facts_[unit].late) CountLate(before, -1);
+  if (facts_[unit].urgency == facts_[before].urgency) seeds_.push_back(before);
+}
+
+void LiveUnits::EraseSuccessor(int32_t before, int32_t unit) {
   std::vector<int32_t>& after = successors_[before];
   *std::find(after.begin(), after.end(), unit) = after.back();
   after.pop_back();
-  num_late_successors_[before] -= late_[unit];
-  if (urgency_[unit] == urgency_[before]) seeds_.push_back(before);
+}
+
+void LiveUnits::CountLate(int32_t unit, int32_t change) {
+  log_.late_counts.emplace_back(unit, num_late_successors_[unit]);
+  num_late_successors_[unit] += change;
 }
 
 void LiveUnits::Push(int32_t unit, bool last_first) {
@@ -237,56 +287,79 @@ int32_t LiveUnits::Pop() {
   return unit;
 }
 
-/*! \brief Downstream of what changed, each unit once: predecessors come first. */
+bool LiveUnits::FindDependence(int32_t unit) const {
+  for (int32_t before : predecessors_[unit]) {
+    if (is_bucket_[before] != 0 || facts_[before].dependent) return true;
+  }
+  return false;
+}
+
+/*! \brief Downstream of what changed, in topological order. */
 void LiveUnits::SettleDependence() {
   for (size_t i = 0; i < noted_.size(); ++i) {
-    if ((look_[noted_[i]] & (kNew | kOtherOrder)) != 0) Push(noted_[i], /*last_first=*/false);
+    int32_t unit = noted_[i];
+    if ((look_[unit] & (kNew | kOtherOrder)) == 0 || !exists(unit)) continue;
+    if (FindDependence(unit) != facts_[unit].dependent) Push(unit, /*last_first=*/false);
   }
   while (!queue_.empty()) {
     int32_t unit = Pop();
-    uint8_t dependent = 0;
-    for (int32_t before : predecessors_[unit]) dependent |= is_bucket_[before] | dependent_[before];
-    if (dependent == dependent_[unit]) continue;
-    dependent_[unit] = dependent;
-    for (int32_t after : successors_[unit]) Push(after, /*last_first=*/false);
+    bool dependent = FindDependence(unit);
+    if (dependent == facts_[unit].dependent) continue;
+    facts_[unit].dependent = dependent;
+    for (int32_t after : successors_[unit]) {
+      if (facts_[after].dependent != dependent) Push(after, /*last_first=*/false);
+    }
   }
 }
 
 /*! \brief Of a unit as such: buckets are ranked in the order in which they are produced. */
 int32_t LiveUnits::OwnUrgency(int32_t unit) const {
-  return is_bucket_[unit] != 0 ? production_rank_[unit] : kNotUrgent;
+  return is_bucket_[unit] != 0 ? facts_[unit].production_rank : kNotUrgent;
 }
 
-/*! \brief Upstream of what changed, each unit once: successors come first. */
+int32_t LiveUnits::FindUrgency(int32_t unit) const {
+  int32_t urgency = OwnUrgency(unit);
+  for (int32_t after : successors_[unit]) urgency = std::min(urgency, facts_[after].urgency);
+  return urgency;
+}
+
+/*! \brief Upstream of what changed, in reverse topological order. */
 void LiveUnits::SettleUrgency() {
-  for (int32_t unit : seeds_) Push(unit, /*last_first=*/true);
   for (size_t i = 0; i < noted_.size(); ++i) {
-    if ((look_[noted_[i]] & kNew) != 0) Push(noted_[i], /*last_first=*/true);
+    if ((look_[noted_[i]] & kNew) != 0) seeds_.push_back(noted_[i]);
+  }
+  for (int32_t unit : seeds_) {
+    if (exists(unit) && FindUrgency(unit) != facts_[unit].urgency) Push(unit, /*last_first=*/true);
   }
   while (!queue_.empty()) {
     int32_t unit = Pop();
-    int32_t urgency = OwnUrgency(unit);
-    for (int32_t after : successors_[unit]) urgency = std::min(urgency, urgency_[after]);
-    if (urgency == urgency_[unit]) continue;
-    urgency_[unit] = urgency;
+    int32_t before = facts_[unit].urgency;
+    int32_t after = FindUrgency(unit);
+    if (after == before) continue;
+    facts_[unit].urgency = after;
     look_[unit] |= kOtherOrder;
-    for (int32_t before : predecessors_[unit]) Push(before, /*last_first=*/true);
+    for (int32_t producer : predecessors_[unit]) {
+      // Others have a more urgent reason to be urgent.
+      int32_t theirs = facts_[producer].urgency;
+      if (theirs == before || theirs > after) Push(producer, /*last_first=*/true);
+    }
   }
 }
 
 bool LiveUnits::IsUrgentDependent(int32_t unit) const {
-  return exists(unit) && is_bucket_[unit] == 0 && dependent_[unit] != 0 &&
-         urgency_[unit] != kNotUrgent;
+  return facts_[unit].dependent && facts_[unit].urgency != kNotUrgent && is_bucket_[unit] == 0 &&
+         exists(unit);
 }
 
 void LiveUnits::SettleLate() {
   for (int32_t unit : noted_) {
     if (!exists(unit)) continue;
-    uint8_t late = is_bucket_[unit] | dependent_[unit] | (urgency_[unit] == kNotUrgent ? 1 : 0);
-    if (late != late_[unit]) {
+    Facts& facts = facts_[unit];
+    bool late = is_bucket_[unit] != 0 || facts.dependent || facts.urgency == kNotUrgent;
+    if (late != facts.late) {
       look_[unit] |= kOtherOrder;
-      for (int32_t before : predecessors_[unit]) num_late_successors_[before] += late - late_[unit];
-      late_[unit] = late;
+      for (int32_t before : predecessors_[unit]) CountLate(before, late ? 1 : -1);
+      facts.late = late;
     }
     if (IsUrgentDependent(unit)) urgent_dependents_.insert(Key(unit));
   }

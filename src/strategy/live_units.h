@@ -32,6 +32,8 @@ class LiveUnits {
 
   /*! \brief Becomes the units of `grouping`, whichever strategy came before. */
   void MoveTo(const Grouping& grouping);
+  /*! \brief Goes back to the strategy before the last MoveTo; once, not twice. */
+  void Undo();
   /*! \brief Units that the last MoveTo removed. */
   const std::vector<int32_t>& gone() const { return gone_; }
   /*! \brief Units that are new or have other predecessors, another urgency, or became late or not
@@ -40,8 +42,8 @@ class LiveUnits {
   /*! \brief Units that are new or have other members, outputs or bytes since the last MoveTo. */
   const std::vector<int32_t>& repriced() const { return repriced_; }
   /*! \brief Members and outputs of a unit, ascending; `grouping` is what MoveTo got last. */
-  void Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
-                std::vector<int32_t>* outputs) const;
+  static void Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
+                       std::vector<int32_t>* outputs);
 
   int32_t num_units() const { return num_units_; }
   bool exists(int32_t unit) const { return home_[unit] == unit; }
@@ -49,14 +51,14 @@ class LiveUnits {
   /*! \brief In no particular order, like successors. */
   const std::vector<int32_t>& predecessors(int32_t unit) const { return predecessors_[unit]; }
   const std::vector<int32_t>& successors(int32_t unit) const { return successors_[unit]; }
-  const Hash128& content(int32_t unit) const { return content_[unit]; }
-  int64_t bucket_bytes(int32_t unit) const { return bucket_bytes_[unit]; }
-  int32_t urgency(int32_t unit) const { return urgency_[unit]; }
+  const Hash128& content(int32_t unit) const { return facts_[unit].content; }
+  int64_t bucket_bytes(int32_t unit) const { return facts_[unit].bucket_bytes; }
+  int32_t urgency(int32_t unit) const { return facts_[unit].urgency; }
   /*! \brief A bucket, a unit that depends on one, or one that is not urgent. */
-  bool IsLate(int32_t unit) const { return late_[unit] != 0; }
+  bool IsLate(int32_t unit) const { return facts_[unit].late; }
   bool HasLateSuccessor(int32_t unit) const { return num_late_successors_[unit] > 0; }
   /*! \brief By which the list scheduler chooses among compute units: urgency, then name. */
-  uint64_t Key(int32_t unit) const { return KeyOf(urgency_[unit], unit); }
+  uint64_t Key(int32_t unit) const { return KeyOf(facts_[unit].urgency, unit); }
   /*! \brief The smallest key of a compute unit that depends on a bucket, or of those without
    * urgency if that is smaller. */
   uint64_t SmallestLateKey() const {
@@ -64,22 +66,46 @@ class LiveUnits {
   }
 
  private:
+  /*! \brief Why a unit is looked at, and what was found. */
   enum Look : uint8_t {
-    kContent = 1,
-    kPredecessors = 2,
-    kAll = 3,
-    kNew = 4,
-    kOtherOrder = 8,
-    kOtherPrice = 16,
-    kQueued = 32,
-    kNoted = 64,
+    kNoted = 1,
+    kContent = 2,
+    kPredecessors = 4,
+    kNew = 8,
+    kOtherOrder = 16,
+    kOtherPrice = 32,
+    kQueued = 64,
+  };
+  /*! \brief What is known of a unit besides its neighbours. */
+  struct Facts {
+    Hash128 content;
+    int64_t bucket_bytes = 0;
+    int32_t production_rank = -1;
+    int32_t urgency = kNotUrgent;
+    bool dependent = false; /*!< needs a bucket, directly or not */
+    bool late = false;
+  };
+  using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+  /*! \brief What the last MoveTo replaced. */
+  struct Log {
+    int32_t num_units = 0;
+    Pairs homes; /*!< (op, group) */
+    bool has_copies = false;
+    std::vector<Copy> copies;
+    std::vector<std::pair<int32_t, Facts>> facts;
+    size_t num_predecessors = 0; /*!< valid ones of the following, whose buffers are reused */
+    std::vector<std::pair<int32_t, std::vector<int32_t>>> predecessors;
+    Pairs links;       /*!< (before, unit) */
+    Pairs unlinks;     /*!< (before, unit) */
+    Pairs late_counts; /*!< (unit, number of late successors) */
   };
 
   static uint64_t KeyOf(int32_t urgency, int32_t unit) {
     return (static_cast<uint64_t>(static_cast<uint32_t>(urgency)) << 32) |
            static_cast<uint32_t>(unit);
   }
-  void Note(int32_t unit, uint8_t look);
+  void Begin();
+  void Note(int32_t unit, int32_t look);
   void FindDifferences();
   void NoteHome(int32_t op, int32_t before);
   void NoteCopies();
@@ -90,11 +116,16 @@ class LiveUnits {
   static bool IsOutput(const Grouping& grouping, int32_t unit, int32_t op);
   void LookAtPredecessors(int32_t unit);
   void CollectPredecessors(int32_t unit);
+  void SavePredecessors(int32_t unit);
   void Link(int32_t before, int32_t unit);
   void Unlink(int32_t before, int32_t unit);
+  void EraseSuccessor(int32_t before, int32_t unit);
+  void CountLate(int32_t unit, int32_t change);
+  bool FindDependence(int32_t unit) const;
   void SettleDependence();
-  void SettleUrgency();
   int32_t OwnUrgency(int32_t unit) const;
+  int32_t FindUrgency(int32_t unit) const;
+  void SettleUrgency();
   void SettleLate();
   bool IsUrgentDependent(int32_t unit) const;
   void Push(int32_t unit, bool last_first);
@@ -105,31 +136,26 @@ class LiveUnits {
   int32_t num_units_ = 0;
   std::vector<int32_t> home_;
   std::vector<Copy> copies_;
+  std::vector<Hash128> keys_; /*!< per op: as a member, as an output */
   std::vector<uint8_t> is_bucket_;
+  std::vector<Facts> facts_;
   std::vector<std::vector<int32_t>> predecessors_;
   std::vector<std::vector<int32_t>> successors_;
-  std::vector<Hash128> keys_; /*!< per op: as a member, as an output */
-  std::vector<Hash128> content_;
-  std::vector<int64_t> bucket_bytes_;
-  std::vector<int32_t> production_rank_;
-  std::vector<int32_t> urgency_;
-  std::vector<uint8_t> dependent_; /*!< needs a bucket, directly or not */
-  std::vector<uint8_t> late_;
   std::vector<int32_t> num_late_successors_;
-  std::set<uint64_t> urgent_dependents_;
+  std::set<uint64_t> urgent_dependents_; /*!< keys of compute units that depend on a bucket */
   // What the last MoveTo did.
   std::vector<uint8_t> look_; /*!< per unit, 0 for those that are not in noted_ */
   std::vector<int32_t> noted_;
   std::vector<int32_t> gone_;
   std::vector<int32_t> reordered_;
   std::vector<int32_t> repriced_;
+  Log log_;
   // Scratch.
-  std::vector<int32_t> members_;
   std::vector<int32_t> found_;
   std::vector<uint32_t> seen_;
   uint32_t epoch_ = 0;
-  std::vector<std::pair<int32_t, int32_t>> queue_; /*!< heap of (place, unit) */
-  std::vector<int32_t> seeds_;                     /*!< whose urgency may have changed */
+  Pairs queue_;                /*!< heap of (place, unit) */
+  std::vector<int32_t> seeds_; /*!< whose urgency may have changed */
 };
 
 }  // namespace disco_fuse

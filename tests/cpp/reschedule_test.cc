@@ -135,7 +135,12 @@ class Walk {
     Visit(grouping);
     rescheduler_.SetBase(live_);
   }
-  void Return(const Grouping& base) { live_.MoveTo(base); }
+  void Return(const Grouping& base) {
+    live_.Undo();
+    UnitGraph units;
+    units.Build(base);
+    ExpectSameUnits(live_, units);
+  }
 
  private:
   int32_t permille_;
