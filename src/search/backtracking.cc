@@ -77,7 +77,7 @@ class Backtracking {
     if (!visited_.emplace(strategy.hash(), makespan).second) return;
     int32_t node = AddNode(-1 - start, {});
     if (best_.empty() || makespan < makespan_) {
-      SetBest(parent_.ToStrategy(near_.Order()), node);
+      SetBest(parent_.ToStrategy(near_.BaseOrder()), node);
       makespan_ = makespan;
     }
     queue_.Push({makespan, strategy, node});
@@ -136,7 +136,7 @@ class Backtracking {
     bool improved = makespan < makespan_;
     if (!child.edits.empty() && IsClose(makespan)) {
       int32_t reached = AddNode(node, child.edits);
-      if (improved) SetBest(child.grouping.ToStrategy(near_.Order()), reached);
+      if (improved) SetBest(child.grouping.ToStrategy(near_.Order(child.slot)), reached);
       // A strategy that was followed up before may come again: its other children are still open.
       queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
     }

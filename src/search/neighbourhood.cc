@@ -9,18 +9,17 @@ Neighbourhood::Neighbourhood(const OpGraph& graph, const CostModel& model, const
       costs_(graph, model, cluster.allreduce),
       units_(graph),
       rescheduler_(graph.num_ops(), cluster.contention_permille),
-      base_(graph),
       durations_(graph.num_ops(), 0),
       slots_(1) {}
 
 Nanoseconds Neighbourhood::Settle(const Grouping& base) {
-  base_ = base;
-  units_.MoveTo(base_);
-  PriceUnits(base_, &slots_[0]);
+  units_.MoveTo(base);
+  PriceUnits(base, &slots_[0]);
   PriceMissing(1);
   Apply(&slots_[0]);
   Nanoseconds makespan = rescheduler_.Run(units_, durations_);
   rescheduler_.SetBase(units_);
+  last_ = kBase;
   return makespan;
 }
 
@@ -29,6 +28,8 @@ void Neighbourhood::Price(const std::vector<const Grouping*>& groupings) {
   for (size_t i = 0; i < groupings.size(); ++i) {
     units_.MoveTo(*groupings[i]);
     PriceUnits(*groupings[i], &slots_[i]);
+    slots_[i].is_scheduled = slots_[i].missing.empty();
+    if (slots_[i].is_scheduled) Run(i);
     units_.Undo();
   }
   PriceMissing(groupings.size());
@@ -74,13 +75,29 @@ void Neighbourhood::Apply(Slot* slot) {
 }
 
 Nanoseconds Neighbourhood::Schedule(size_t i) {
-  Slot& slot = slots_[i];
-  units_.MoveTo(*slot.grouping);
-  Apply(&slot);
-  Nanoseconds makespan = rescheduler_.Run(units_, durations_);
-  Apply(&slot);
+  if (!slots_[i].is_scheduled) MoveAndRun(i);
+  return slots_[i].makespan;
+}
+
+const std::vector<int32_t>& Neighbourhood::Order(size_t i) {
+  if (last_ != i) MoveAndRun(i);
+  return rescheduler_.order();
+}
+
+void Neighbourhood::MoveAndRun(size_t i) {
+  units_.MoveTo(*slots_[i].grouping);
+  Run(i);
   units_.Undo();
-  return makespan;
+}
+
+/*! \brief Schedules the i-th grouping, to which the units have been moved. */
+void Neighbourhood::Run(size_t i) {
+  Slot& slot = slots_[i];
+  Apply(&slot);
+  slot.makespan = rescheduler_.Run(units_, durations_);
+  Apply(&slot);
+  slot.is_scheduled = true;
+  last_ = i;
 }
 
 }  // namespace disco_fuse

@@ -32,13 +32,17 @@ class Neighbourhood {
   void Price(const std::vector<const Grouping*>& groupings);
   /*! \brief The makespan of the i-th grouping that was priced last. */
   Nanoseconds Schedule(size_t i);
-  /*! \brief Representatives in emitted order, of what was scheduled or settled last. */
-  const std::vector<int32_t>& Order() const { return rescheduler_.order(); }
+  /*! \brief Its representatives in emitted order; valid until the next call. */
+  const std::vector<int32_t>& Order(size_t i);
+  /*! \brief Those of the base, right after Settle. */
+  const std::vector<int32_t>& BaseOrder() const { return rescheduler_.order(); }
 
  private:
+  static constexpr size_t kBase = static_cast<size_t>(-1);
   struct Slot {
     const Grouping* grouping;
-    Nanoseconds makespan;                               /*!< if nothing was missing */
+    bool is_scheduled;
+    Nanoseconds makespan;                               /*!< once it is scheduled */
     std::vector<std::pair<int32_t, int64_t>> durations; /*!< units that the base prices otherwise */
     std::vector<std::pair<int32_t, Hash128>> missing;   /*!< units that are not priced yet */
   };
@@ -46,14 +50,16 @@ class Neighbourhood {
   void PriceUnits(const Grouping& grouping, Slot* slot);
   void PriceMissing(size_t num_slots);
   void Apply(Slot* slot);
+  void MoveAndRun(size_t i);
+  void Run(size_t i);
 
   const OpGraph* graph_;
   UnitCosts costs_;
   LiveUnits units_;
   Rescheduler rescheduler_;
-  Grouping base_;
   std::vector<int64_t> durations_; /*!< of the base's units, by name */
   std::vector<Slot> slots_;
+  size_t last_ = kBase;           /*!< slot of the last run */
   std::vector<Group> groups_;     /*!< to be priced */
   std::vector<Hash128> contents_; /*!< of groups_ */
 };

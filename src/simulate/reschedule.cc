@@ -26,14 +26,18 @@ Nanoseconds Rescheduler::Run(const LiveUnits& units, const std::vector<int64_t>&
 void Rescheduler::SetBase(const LiveUnits& units) {
   for (int32_t unit : prefix_) place_[unit] = kNever;
   prefix_.clear();
+  runner_up_.clear();
   rest_.clear();
   bool in_prefix = true;
+  size_t num_issued = 0;
   for (int32_t unit : order_) {
     if (units.IsBucket(unit)) continue;
+    uint64_t runner_up = runners_up_[num_issued++];
     in_prefix = in_prefix && !units.IsLate(unit) && units.Key(unit) < limit_;
     if (in_prefix) {
       place_[unit] = static_cast<int32_t>(prefix_.size());
       prefix_.push_back(unit);
+      runner_up_.push_back(runner_up);
     } else {
       rest_.push_back(unit);
     }
@@ -44,6 +48,7 @@ void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& dura
   units_ = &units;
   durations_ = durations_ns.data();
   ++epoch_;
+  changed_units_.clear();
   attention_.clear();
   next_attention_ = 0;
   cursor_ = num_deviations_ = 0;
@@ -51,6 +56,7 @@ void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& dura
   extras_.clear();
   deferred_.clear();
   order_.clear();
+  runners_up_.clear();
   now_ = communication_free_ = 0;
   in_flight_.clear();
   next_end_ = 0;
@@ -85,16 +91,19 @@ bool Rescheduler::IsReadyInBase(int32_t unit) const {
 
 /*! \brief The places of the base where its order may not be the order any more. */
 void Rescheduler::FindAttention() {
-  for (const std::vector<int32_t>* list : {&units_->gone(), &units_->reordered()}) {
-    for (int32_t unit : *list) {
-      changed_[unit] = epoch_;
-      if (place_[unit] != kNever) attention_.push_back({place_[unit], -1});
-    }
-  }
+  for (int32_t unit : units_->gone()) MarkChanged(unit);
   for (int32_t unit : units_->reordered()) {
+    if (!units_->IsBucket(unit)) changed_units_.push_back(unit);
+  }
+  for (int32_t unit : units_->postponed()) {
+    int32_t place = place_[unit];
+    bool keeps_place = place == kNever || units_->Key(unit) < runner_up_[place];
+    if (!keeps_place) changed_units_.push_back(unit);
+  }
+  for (int32_t unit : changed_units_) MarkChanged(unit);
+  for (int32_t unit : changed_units_) {
     if (units_->IsLate(unit)) continue;
-    // What changed, or is not in the prefix, is no part of gliding and releases what comes after
-    // it.
+    // Producers that changed or are not in the prefix release the unit when they are issued.
     int32_t place = 0;
     for (int32_t before : units_->predecessors(unit)) {
       bool glides = !IsChanged(before) && place_[before] != kNever;
@@ -103,6 +112,11 @@ void Rescheduler::FindAttention() {
     attention_.push_back({place, unit});
   }
   std::sort(attention_.begin(), attention_.end());
+}
+
+void Rescheduler::MarkChanged(int32_t unit) {
+  changed_[unit] = epoch_;
+  if (place_[unit] != kNever) attention_.push_back({place_[unit], -1});
 }
 
 void Rescheduler::Walk() {
@@ -127,7 +141,7 @@ bool Rescheduler::Glide(int32_t until) {
   for (; cursor_ < until; ++cursor_) {
     int32_t unit = prefix_[cursor_];
     if (units_->Key(unit) >= limit_) return false;
-    IssueCompute(unit);
+    IssueCompute(unit, runner_up_[cursor_]);
   }
   return true;
 }
@@ -140,15 +154,15 @@ bool Rescheduler::Merge() {
     return true;
   }
   uint64_t key = units_->Key(unit);
-  if (!extras_.empty() && extras_.front() < key) return IssueExtra();
+  if (!extras_.empty() && extras_.front() < key) return IssueExtra(key);
   if (!IsReady(unit)) {
     Pass(unit);
     deferred_.push_back(unit);
     return true;
   }
   if (key >= limit_) return false;
-  ++cursor_;
-  IssueCompute(unit);
+  uint64_t runner_up = runner_up_[cursor_++];
+  IssueCompute(unit, extras_.empty() ? runner_up : std::min(runner_up, extras_.front()));
   ReleaseEarly(unit);
   return true;
 }
@@ -162,14 +176,15 @@ void Rescheduler::Pass(int32_t unit) {
   if (!units_->IsLate(unit)) num_deviations_ += known == kIssued ? -1 : 1;
 }
 
-bool Rescheduler::IssueExtra() {
+/*! \param other The smallest key of all that are no extras. */
+bool Rescheduler::IssueExtra(uint64_t other) {
   if (extras_.front() >= limit_) return false;
   std::pop_heap(extras_.begin(), extras_.end(), std::greater<uint64_t>());
   int32_t unit = static_cast<int32_t>(extras_.back() & 0xffffffffU);
   extras_.pop_back();
   if (place_[unit] != kNever) num_deviations_ += place_[unit] < cursor_ ? -1 : 1;
   SetState(unit, kIssued);
-  IssueCompute(unit);
+  IssueCompute(unit, extras_.empty() ? other : std::min(other, extras_.front()));
   ReleaseEarly(unit);
   return true;
 }
@@ -197,7 +212,6 @@ void Rescheduler::PushExtra(int32_t unit) {
 void Rescheduler::EnterRest() {
   ready_.insert(ready_.end(), extras_.begin(), extras_.end());
   auto enter = [&](int32_t unit) {
-    if (units_->IsBucket(unit)) return;
     if (!units_->IsLate(unit)) {
       if (state(unit) < kExtra) CountMissing(unit);
     } else if (units_->predecessors(unit).empty()) {
@@ -211,7 +225,7 @@ void Rescheduler::EnterRest() {
     if (!IsChanged(unit)) enter(unit);
   }
   for (int32_t unit : deferred_) enter(unit);
-  for (int32_t unit : units_->reordered()) enter(unit);
+  for (int32_t unit : changed_units_) enter(unit);
   std::make_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
 }
 
@@ -230,7 +244,7 @@ void Rescheduler::ScheduleRest() {
       std::pop_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
       int32_t unit = static_cast<int32_t>(ready_.back() & 0xffffffffU);
       ready_.pop_back();
-      IssueCompute(unit);
+      IssueCompute(unit, ready_.empty() ? kNoKey : ready_.front());
       for (int32_t after : units_->successors(unit)) {
         if (!units_->IsLate(after)) Decrement(after, now_);
       }
@@ -252,8 +266,9 @@ int64_t Rescheduler::FinishOfCompute(int64_t start, int64_t work) const {
   return communication_free_ + (work - busy * 1000 / contention_permille_);
 }
 
-void Rescheduler::IssueCompute(int32_t unit) {
+void Rescheduler::IssueCompute(int32_t unit, uint64_t runner_up) {
   order_.push_back(unit);
+  runners_up_.push_back(runner_up);
   now_ = FinishOfCompute(now_, durations_[unit]);
   FinishBuckets();
   if (units_->HasLateSuccessor(unit)) {

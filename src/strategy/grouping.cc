@@ -38,19 +38,26 @@ Grouping::Grouping(const OpGraph& graph)
 }
 
 void Grouping::Load(const Strategy& strategy) {
-  home_ = strategy.group_of();
-  copies_ = strategy.duplicated();
+  // Most of the time it is a strategy near the one that was here.
+  for (int32_t op = 0; op < graph_->num_ops(); ++op) {
+    if (home_[op] != strategy.group_of()[op]) SetHome(op, strategy.group_of()[op]);
+  }
+  if (copies_ != strategy.duplicated()) {
+    for (const Copy& copy : copies_) Count(copy, -1);
+    copies_ = strategy.duplicated();
+    IndexCopies();
+  }
   order_ = strategy.order();
-  LinkHomes();
-  IndexParts();
   for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
+  LinkHomes();
 }
 
 bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy>& copies) {
   std::unordered_map<int32_t, int32_t> representative;
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
-    home_[op] = representative.emplace(labels[op], op).first->second;
+    SetHome(op, representative.emplace(labels[op], op).first->second);
   }
+  for (const Copy& copy : copies_) Count(copy, -1);
   copies_.clear();
   for (const Copy& copy : copies) {
     int32_t group = representative.at(copy.group);
@@ -59,7 +66,7 @@ bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy
   std::sort(copies_.begin(), copies_.end());
   copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
   LinkHomes();
-  IndexParts();
+  IndexCopies();
   order_.assign(graph_->num_ops(), -1);
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
     if (home_[op] == op) order_[op] = op;
@@ -89,17 +96,20 @@ void Grouping::LinkHomes() {
   }
 }
 
-/*! \brief Counts and hashes homes and copies that were set as a whole. */
-void Grouping::IndexParts() {
-  hash_ = GroupingHash();
-  for (int32_t op = 0; op < graph_->num_ops(); ++op) hash_.AddHome(op, home_[op]);
-  std::fill(num_copies_of_.begin(), num_copies_of_.end(), 0);
-  std::fill(group_copies_.begin(), group_copies_.end(), 0);
-  for (const Copy& copy : copies_) {
-    ++num_copies_of_[copy.op];
-    ++group_copies_[copy.group];
+/*! \brief Enters or takes back what a copy means for counts and hash. */
+void Grouping::Count(const Copy& copy, int32_t change) {
+  num_copies_of_[copy.op] += change;
+  group_copies_[copy.group] += change;
+  if (change > 0) {
     hash_.AddCopy(copy.op, copy.group);
+  } else {
+    hash_.DropCopy(copy.op, copy.group);
   }
+}
+
+/*! \brief Counts, hashes and sorts copies that were set as a whole. */
+void Grouping::IndexCopies() {
+  for (const Copy& copy : copies_) Count(copy, 1);
   copies_by_group_ = copies_;
   std::sort(copies_by_group_.begin(), copies_by_group_.end(), ByGroup);
 }
@@ -117,18 +127,14 @@ void Grouping::AddCopy(Copy copy) {
   copies_.insert(it, copy);
   copies_by_group_.insert(
       std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup), copy);
-  ++num_copies_of_[copy.op];
-  ++group_copies_[copy.group];
-  hash_.AddCopy(copy.op, copy.group);
+  Count(copy, 1);
 }
 
 void Grouping::DropCopy(Copy copy) {
   copies_.erase(std::lower_bound(copies_.begin(), copies_.end(), copy));
   copies_by_group_.erase(
       std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup));
-  --num_copies_of_[copy.op];
-  --group_copies_[copy.group];
-  hash_.DropCopy(copy.op, copy.group);
+  Count(copy, -1);
 }
 
 std::vector<int32_t> Grouping::CopiesIn(int32_t group) const {

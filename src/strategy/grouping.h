@@ -105,7 +105,8 @@ class Grouping {
   bool PruneOp(int32_t op);
   void MoveHome(int32_t op, int32_t to, bool leave_copy);
   void Reorder(int32_t first, int32_t last, bool merge);
-  void IndexParts();
+  void IndexCopies();
+  void Count(const Copy& copy, int32_t change);
   void SetHome(int32_t op, int32_t group);
   void AddCopy(Copy copy);
   void DropCopy(Copy copy);

@@ -34,7 +34,11 @@ void LiveUnits::MoveTo(const Grouping& grouping) {
   SettleLate();
   for (int32_t unit : noted_) {
     if (!exists(unit)) continue;
-    if ((look_[unit] & (kNew | kOtherOrder)) != 0) reordered_.push_back(unit);
+    if ((look_[unit] & (kNew | kOtherOrder)) != 0) {
+      reordered_.push_back(unit);
+    } else if ((look_[unit] & kPostponed) != 0) {
+      postponed_.push_back(unit);
+    }
     if ((look_[unit] & (kNew | kOtherPrice)) != 0) repriced_.push_back(unit);
   }
 }
@@ -65,6 +69,7 @@ void LiveUnits::Begin() {
   noted_.clear();
   gone_.clear();
   reordered_.clear();
+  postponed_.clear();
   repriced_.clear();
   seeds_.clear();
   log_.num_units = num_units_;
@@ -337,7 +342,7 @@ void LiveUnits::SettleUrgency() {
     int32_t after = FindUrgency(unit);
     if (after == before) continue;
     facts_[unit].urgency = after;
-    look_[unit] |= kOtherOrder;
+    look_[unit] |= after < before ? kOtherOrder : kPostponed;
     for (int32_t producer : predecessors_[unit]) {
       // Others have a more urgent reason to be urgent.
       int32_t theirs = facts_[producer].urgency;

@@ -36,9 +36,11 @@ class LiveUnits {
   void Undo();
   /*! \brief Units that the last MoveTo removed. */
   const std::vector<int32_t>& gone() const { return gone_; }
-  /*! \brief Units that are new or have other predecessors, another urgency, or became late or not
-   * late by the last MoveTo. */
+  /*! \brief Units that the last MoveTo made new, or gave other predecessors or more urgency, or
+   * made late or not late. */
   const std::vector<int32_t>& reordered() const { return reordered_; }
+  /*! \brief Units of which the last MoveTo changed nothing but that they are less urgent. */
+  const std::vector<int32_t>& postponed() const { return postponed_; }
   /*! \brief Units that are new or have other members, outputs or bytes since the last MoveTo. */
   const std::vector<int32_t>& repriced() const { return repriced_; }
   /*! \brief Members and outputs of a unit, ascending; `grouping` is what MoveTo got last. */
@@ -74,7 +76,8 @@ class LiveUnits {
     kNew = 8,
     kOtherOrder = 16,
     kOtherPrice = 32,
-    kQueued = 64,
+    kPostponed = 64,
+    kQueued = 128,
   };
   /*! \brief What is known of a unit besides its neighbours. */
   struct Facts {
@@ -148,6 +151,7 @@ class LiveUnits {
   std::vector<int32_t> noted_;
   std::vector<int32_t> gone_;
   std::vector<int32_t> reordered_;
+  std::vector<int32_t> postponed_;
   std::vector<int32_t> repriced_;
   Log log_;
   // Scratch.
