@@ -274,9 +274,9 @@ bool EditSampler::DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit) {
     other = readers[rng->Below(static_cast<int32_t>(readers.size()))].op;
   }
   // Of equal urgencies the exchange mostly changes nothing.
-  if (graph_->Urgency(op) == graph_->Urgency(other) && given.empty()) return false;
+  if (graph_->Urgency(op) == graph_->Urgency(other)) return false;
   *edit = {EditKind::kReorder, op, other};
-  return op != other;
+  return true;
 }
 
 }  // namespace disco_fuse

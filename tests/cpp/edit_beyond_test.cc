@@ -282,7 +282,10 @@ TEST(Reorder, ReasonsWhyNot) {
             "relation: op 0 ('op0') and op 1 ('op1') share a unit");
   EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, -1}}),
             "urgency: the unit of op 0 ('op0') has that urgency already");
-  EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, 0, 4}, {kReorder, 0, 4}})), "urgency");
+  EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, 4}}),
+            "urgency: op 4 ('op4') leads to no gradient and has no urgency to give");
+  OpGraph urgent = FourGradients();
+  EXPECT_EQ(Rule(ReasonOf(urgent, {{kReorder, 0, 1}, {kReorder, 0, 1}})), "urgency");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, -1, 0}})), "relation");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, 0, -2}})), "relation");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kFuse, 0, -1}})), "relation");
