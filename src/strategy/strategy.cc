@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "strategy/grouping.h"
+#include "strategy/grouping_hash.h"
 #include "strategy/unit_graph.h"
 
 namespace disco_fuse {
@@ -30,6 +31,19 @@ void CheckShape(const OpGraph& graph, const std::vector<int32_t>& labels,
     if (known.count(copy.group) == 0) {
       Fail("duplicated " + graph.Describe(copy.op) + ": group " + std::to_string(copy.group) +
            " does not occur in group_of");
+    }
+  }
+}
+
+void CheckPriorities(const OpGraph& graph, const std::vector<Priority>& priorities) {
+  for (const Priority& given : priorities) {
+    if (given.op < 0 || given.op >= graph.num_ops()) {
+      Fail("priority: op must be in [0, " + std::to_string(graph.num_ops()) + "), got " +
+           std::to_string(given.op));
+    }
+    if (given.rank < 0 || given.rank == kNotUrgent) {
+      Fail("priority of " + graph.Describe(given.op) + " must be in [0, " +
+           std::to_string(kNotUrgent) + "), got " + std::to_string(given.rank));
     }
   }
 }
@@ -112,26 +126,41 @@ void CheckOrder(const Grouping& grouping, const std::vector<int32_t>& order) {
 }  // namespace
 
 Hash128 HashGrouping(const std::vector<int32_t>& group_of, const std::vector<Copy>& duplicated) {
+  GroupingHash hash;
+  int32_t num_ops = static_cast<int32_t>(group_of.size());
+  for (int32_t op = 0; op < num_ops; ++op) hash.AddHome(op, group_of[op]);
+  for (const Copy& copy : duplicated) hash.AddCopy(copy.op, copy.group);
+  return hash.Finish(num_ops);
+}
+
+Hash128 WithPriorities(const Hash128& grouping, const std::vector<Priority>& priorities) {
+  if (priorities.empty()) return grouping;
   Hasher hasher;
-  // Two ids per round: hashing a strategy is part of the innermost loop of the search.
-  for (size_t i = 0; i < group_of.size(); i += 2) {
-    uint64_t second = i + 1 < group_of.size() ? static_cast<uint32_t>(group_of[i + 1]) : 0;
-    hasher.Add((second << 32) | static_cast<uint32_t>(group_of[i]));
+  hasher.Add(grouping.hi);
+  hasher.Add(grouping.lo);
+  for (const Priority& given : priorities) {
+    hasher.AddInt(given.op);
+    hasher.AddInt(given.rank);
   }
-  for (const Copy& copy : duplicated) {
-    hasher.Add((static_cast<uint64_t>(static_cast<uint32_t>(copy.op)) << 32) |
-               static_cast<uint32_t>(copy.group));
-  }
-  hasher.Add(duplicated.size());
   return hasher.Finish();
 }
 
 Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
-                   std::vector<int32_t> order)
+                   std::vector<int32_t> order, std::vector<Priority> priorities)
     : group_of_(std::move(group_of)),
       duplicated_(std::move(duplicated)),
       order_(std::move(order)),
-      hash_(HashGrouping(group_of_, duplicated_)) {}
+      priorities_(std::move(priorities)),
+      hash_(WithPriorities(HashGrouping(group_of_, duplicated_), priorities_)) {}
+
+Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
+                   std::vector<int32_t> order, std::vector<Priority> priorities,
+                   const Hash128& hash)
+    : group_of_(std::move(group_of)),
+      duplicated_(std::move(duplicated)),
+      order_(std::move(order)),
+      priorities_(std::move(priorities)),
+      hash_(hash) {}
 
 Strategy Strategy::Unfused(const OpGraph& graph) {
   Grouping grouping(graph);
@@ -140,8 +169,10 @@ Strategy Strategy::Unfused(const OpGraph& graph) {
 
 Strategy Strategy::Create(const OpGraph& graph, const FusionLimits& limits,
                           const std::vector<int32_t>& labels, const std::vector<Copy>& copies,
-                          const std::vector<int32_t>& order) {
+                          const std::vector<int32_t>& order,
+                          const std::vector<Priority>& priorities) {
   CheckShape(graph, labels, copies);
+  CheckPriorities(graph, priorities);
   Grouping grouping(graph);
   for (const Copy& copy : copies) {
     FusionDecision decision = CheckKind(graph, Span<int32_t>(&copy.op, 1));
@@ -149,6 +180,10 @@ Strategy Strategy::Create(const OpGraph& graph, const FusionLimits& limits,
   }
   if (!grouping.Assign(labels, copies)) Fail(DescribeCycle(grouping));
   CheckUnits(grouping, limits);
+  for (const Priority& given : priorities) {
+    int32_t known = grouping.PriorityOf(grouping.home(given.op));
+    if (known == kNoPriority || given.rank < known) grouping.SetPriority(given.op, given.rank);
+  }
   if (order.empty()) return grouping.ToStrategy(grouping.order());
   CheckOrder(grouping, order);
   return grouping.ToStrategy(order);

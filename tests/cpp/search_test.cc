@@ -7,6 +7,7 @@
 
 #include "cost/roofline.h"
 #include "search/backtracking.h"
+#include "search/edit_sampler.h"
 #include "search/exhaustive.h"
 #include "search/lower_bound.h"
 #include "test_graphs.h"
@@ -54,7 +55,7 @@ TEST(Search, ASeedMeansTheSamePlanEverywhere) {
   OpGraph graph = TwoLayers(6);
   CallbackCostModel model = CountingModel();
   SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
-  EXPECT_EQ(ToHex(result.best.hash()), "fa8519005138ab5bf6dadf0111ab5707");
+  EXPECT_EQ(ToHex(result.best.hash()), "486a6d0facac8918850f6b56aebe7c88");
 }
 
 TEST(Search, EditsLeadToTheResult) {
@@ -67,6 +68,13 @@ TEST(Search, EditsLeadToTheResult) {
   EXPECT_EQ(replayed.hash(), result.best.hash());
 }
 
+/*! \brief A search that ends by patience or a limit only, however small the graph. */
+SearchConfig Persistent() {
+  SearchConfig config;
+  config.refill = config.drop_stale = true;
+  return config;
+}
+
 TEST(Search, FindsWhatExhaustiveSearchFinds) {
   OpGraph graph = TwoLayers();
   CallbackCostModel model = CountingModel();
@@ -74,7 +82,7 @@ TEST(Search, FindsWhatExhaustiveSearchFinds) {
   EXPECT_EQ(oracle.stop_reason, StopReason::kExhausted);
   EXPECT_LE(oracle.lower_bound, oracle.makespan);
   EXPECT_EQ(Replay(graph, {}, Strategy::Unfused(graph), oracle.edits).hash(), oracle.best.hash());
-  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  SearchResult result = Search(graph, model, TestCluster(), Persistent(), {}, {});
   EXPECT_EQ(result.makespan, oracle.makespan);
 }
 
@@ -92,6 +100,7 @@ TEST(Search, StopsForEveryReason) {
   };
   SearchConfig config;
   config.report_every = 1;
+  config.drop_stale = config.refill = true;
   EXPECT_EQ(run(config, {}).stop_reason, StopReason::kPatience);
   config.max_steps = 40;
   SearchResult limited = run(config, {});
@@ -107,7 +116,7 @@ TEST(Search, StopsForEveryReason) {
   EXPECT_EQ(run(config, say(Verdict::kTimeLimit)).stop_reason, StopReason::kTimeLimit);
 }
 
-TEST(Search, AnEmptyQueueEndsThePapersSearchAndRefillsOurs) {
+TEST(Search, AnEmptyQueueEndsTheSearchUnlessRefilled) {
   // Everything but the unfused strategy is too dear to be followed up.
   OpGraph graph = TwoLayers();
   CallbackCostModel model("dear", [](const OpGraph&, const std::vector<Group>& groups) {
@@ -116,16 +125,42 @@ TEST(Search, AnEmptyQueueEndsThePapersSearchAndRefillsOurs) {
     return times_us;
   });
   SearchConfig config;
-  config.refill = false;
+  config.drop_stale = true;
   config.methods = {EditKind::kFuse};
-  SearchResult paper = Search(graph, model, TestCluster(), config, {}, {});
-  EXPECT_EQ(paper.stop_reason, StopReason::kQueueEmpty);
-  EXPECT_LT(paper.num_candidates, 100);
+  SearchResult emptied = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(emptied.stop_reason, StopReason::kQueueEmpty);
+  EXPECT_LT(emptied.num_candidates, 100);
   config.refill = true;
-  SearchResult ours = Search(graph, model, TestCluster(), config, {}, {});
-  EXPECT_EQ(ours.stop_reason, StopReason::kPatience);
-  EXPECT_EQ(ours.num_candidates, config.patience);
-  EXPECT_EQ(ours.makespan, ours.initial_makespan);
+  SearchResult refilled = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(refilled.stop_reason, StopReason::kPatience);
+  EXPECT_EQ(refilled.num_candidates, config.patience);
+  EXPECT_EQ(refilled.makespan, refilled.initial_makespan);
+}
+
+/*! \brief Two ops that may be fused, which costs more than alpha allows. */
+SearchResult SearchDearPair(bool drop_stale) {
+  GraphBuilder builder;
+  builder.Elemwise({builder.Elemwise({})});
+  OpGraph graph = builder.Build();
+  CallbackCostModel model("dear", [](const OpGraph&, const std::vector<Group>& groups) {
+    std::vector<double> times_us;
+    for (const Group& group : groups) times_us.push_back(group.ops.size() > 1 ? 1000 : 1);
+    return times_us;
+  });
+  SearchConfig config;
+  config.drop_stale = drop_stale;
+  config.methods = {EditKind::kMergeBuckets, EditKind::kFuse};
+  return Search(graph, model, TestCluster(), config, {}, {});
+}
+
+TEST(Search, InThePaperAStrategyThatIsItsOwnChildGoesBackIntoTheQueue) {
+  // There is no bucket to merge, so that the unfused strategy is its own child every time.
+  SearchResult paper = SearchDearPair(/*drop_stale=*/false);
+  EXPECT_EQ(paper.stop_reason, StopReason::kPatience);
+  EXPECT_EQ(paper.num_candidates, 1000);
+  SearchResult ours = SearchDearPair(/*drop_stale=*/true);
+  EXPECT_EQ(ours.stop_reason, StopReason::kQueueEmpty);
+  EXPECT_LE(ours.num_candidates, 20);
 }
 
 TEST(Search, ReportsImprovementsAndProgress) {
@@ -154,17 +189,67 @@ TEST(Search, ReportsImprovementsAndProgress) {
   EXPECT_EQ(last, result.makespan);
 }
 
-TEST(Search, InitialStrategiesAreStartingPoints) {
-  OpGraph graph = TwoLayers();
+TEST(Search, FollowsUpInitialStrategiesInASecondPhase) {
+  OpGraph graph = TwoLayers(8);
   CallbackCostModel model = CountingModel();
-  Strategy oracle = Exhaustive(graph, model, TestCluster(), {}, 100000).best;
+  SearchResult strong = Search(graph, model, TestCluster(), Persistent(), {}, {});
+  EXPECT_EQ(strong.best_start, 0);
+  EXPECT_EQ(strong.best_start_makespan, strong.initial_makespan);
+  EXPECT_EQ(strong.found_makespan, strong.makespan);
+  EXPECT_EQ(strong.num_found_candidates, strong.num_candidates);
+  EXPECT_LT(strong.num_unseen, strong.num_candidates);
+  EXPECT_GT(strong.num_unseen, strong.num_candidates / 4);
   SearchConfig config;
   config.max_steps = 1;
-  SearchResult result =
-      Search(graph, model, TestCluster(), config, {Strategy::Unfused(graph), oracle}, {});
-  EXPECT_EQ(result.best, oracle);
+  std::vector<Strategy> initial{Strategy::Unfused(graph), strong.best};
+  SearchResult result = Search(graph, model, TestCluster(), config, initial, {});
+  EXPECT_EQ(result.best, strong.best);
   EXPECT_EQ(result.start, 2);
   EXPECT_TRUE(result.edits.empty());
+  EXPECT_EQ(result.best_start, 2);
+  EXPECT_EQ(result.best_start_makespan, strong.makespan);
+  EXPECT_GT(result.found_makespan, strong.makespan);
+  EXPECT_EQ(result.stop_reason, StopReason::kMaxSteps);
+  config.max_steps = 101;
+  SearchResult halves = Search(graph, model, TestCluster(), config, initial, {});
+  EXPECT_EQ(halves.num_found_candidates, 51);
+  EXPECT_EQ(halves.num_candidates, 101);
+  config.max_steps = 51;
+  EXPECT_EQ(Search(graph, model, TestCluster(), config, {}, {}).makespan, halves.found_makespan);
+}
+
+TEST(Search, TheSecondPhaseImprovesOnTheBestStart) {
+  OpGraph graph = TwoLayers(8);
+  CallbackCostModel model = CountingModel();
+  SearchConfig config = Persistent();
+  config.max_steps = 40;
+  Strategy weak = Search(graph, model, TestCluster(), config, {}, {}).best;
+  config.max_steps = 2000;
+  config.seed = 1;
+  SearchResult result = Search(graph, model, TestCluster(), config, {weak}, {});
+  EXPECT_LT(result.makespan, result.best_start_makespan);
+  Strategy start = result.start == 0 ? Strategy::Unfused(graph) : weak;
+  EXPECT_EQ(Replay(graph, {}, start, result.edits).hash(), result.best.hash());
+}
+
+TEST(Search, AnInterruptedFirstPhaseStillLooksAtTheStarts) {
+  OpGraph graph = TwoLayers(8);
+  CallbackCostModel model = CountingModel();
+  Strategy strong = Search(graph, model, TestCluster(), Persistent(), {}, {}).best;
+  SearchConfig config;
+  config.report_every = 1;
+  auto run = [&](Verdict verdict) {
+    return Search(graph, model, TestCluster(), config, {strong},
+                  [=](const Progress& p) { return p.phase == 0 ? verdict : Verdict::kContinue; });
+  };
+  SearchResult interrupted = run(Verdict::kInterrupted);
+  EXPECT_EQ(interrupted.num_candidates, 1);
+  EXPECT_EQ(interrupted.best, strong);
+  EXPECT_EQ(interrupted.stop_reason, StopReason::kInterrupted);
+  // A limit of time ends the phase that reports it.
+  SearchResult late = run(Verdict::kTimeLimit);
+  EXPECT_EQ(late.num_found_candidates, 1);
+  EXPECT_EQ(late.stop_reason, StopReason::kPatience);
 }
 
 TEST(Search, RoundsAndCapsAreOptions) {
@@ -178,6 +263,24 @@ TEST(Search, RoundsAndCapsAreOptions) {
   SearchResult result = Search(graph, model, TestCluster(), config, {}, {});
   EXPECT_LT(result.makespan, result.initial_makespan);
   for (const Edit& edit : result.edits) EXPECT_EQ(edit.kind, EditKind::kFuseDuplicate);
+}
+
+TEST(Search, AChainFusesIntoOneGroup) {
+  GraphBuilder builder;
+  int32_t x = builder.Elemwise({});
+  for (int i = 0; i < 30; ++i) x = builder.Elemwise({x});
+  OpGraph graph = builder.Build();
+  EditSampler sampler(graph, {}, 8);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Rng rng(seed);
+    Grouping grouping(graph);
+    std::vector<Edit> edits;
+    sampler.ApplyChain(EditKind::kFuse, 4, &rng, &grouping, &edits);
+    size_t num_groups = grouping.Order().size();
+    EXPECT_EQ(num_groups + edits.size(), 31u);
+    int32_t group = grouping.home(edits[0].consumer);
+    for (const Edit& edit : edits) EXPECT_EQ(grouping.home(edit.producer), group);
+  }
 }
 
 TEST(Search, BadPredictionsEndTheSearch) {
@@ -210,6 +313,8 @@ TEST(Search, ConfigErrorsNameTheField) {
             "SearchConfig: beta must be >= 1, got 0");
   EXPECT_EQ(error_of([](SearchConfig* c) { c->methods.clear(); }),
             "SearchConfig: methods must be at least one kind of edit, got none");
+  EXPECT_EQ(error_of([](SearchConfig* c) { c->num_chains = 5; }),
+            "SearchConfig: num_chains must be 0 unless all methods are fusions, got 5");
 }
 
 TEST(LowerBound, CountsLibraryCallsAndCommunication) {

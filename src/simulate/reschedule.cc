@@ -1,0 +1,323 @@
+#include "simulate/reschedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
+namespace disco_fuse {
+
+Rescheduler::Rescheduler(int32_t num_ops, int32_t contention_permille)
+    : contention_permille_(contention_permille),
+      place_(num_ops, kNever),
+      state_(num_ops, 0),
+      changed_(num_ops, 0),
+      counted_(num_ops, 0),
+      num_missing_(num_ops, 0) {}
+
+Nanoseconds Rescheduler::Run(const LiveUnits& units, const std::vector<int64_t>& durations_ns) {
+  Begin(units, durations_ns);
+  FindAttention();
+  Walk();
+  EnterRest();
+  ScheduleRest();
+  return Nanoseconds(std::max(now_, communication_free_));
+}
+
+void Rescheduler::SetBase(const LiveUnits& units) {
+  for (int32_t unit : prefix_) place_[unit] = kNever;
+  prefix_.clear();
+  runner_up_.clear();
+  rest_.clear();
+  bool in_prefix = true;
+  size_t num_issued = 0;
+  for (int32_t unit : order_) {
+    if (units.IsBucket(unit)) continue;
+    uint64_t runner_up = runners_up_[num_issued++];
+    in_prefix = in_prefix && !units.IsLate(unit) && units.Key(unit) < limit_;
+    if (in_prefix) {
+      place_[unit] = static_cast<int32_t>(prefix_.size());
+      prefix_.push_back(unit);
+      runner_up_.push_back(runner_up);
+    } else {
+      rest_.push_back(unit);
+    }
+  }
+}
+
+void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& durations_ns) {
+  units_ = &units;
+  durations_ = durations_ns.data();
+  ++epoch_;
+  changed_units_.clear();
+  attention_.clear();
+  next_attention_ = 0;
+  cursor_ = num_deviations_ = 0;
+  limit_ = units.SmallestLateKey();
+  extras_.clear();
+  deferred_.clear();
+  order_.clear();
+  runners_up_.clear();
+  now_ = communication_free_ = 0;
+  in_flight_.clear();
+  next_end_ = 0;
+  ready_buckets_.clear();
+  ready_.clear();
+}
+
+Rescheduler::State Rescheduler::state(int32_t unit) const {
+  return state_[unit] >> 2 == epoch_ ? static_cast<State>(state_[unit] & 3U) : kAsInBase;
+}
+
+void Rescheduler::SetState(int32_t unit, State state) { state_[unit] = epoch_ << 2 | state; }
+
+bool Rescheduler::IsIssued(int32_t unit) const {
+  State known = state(unit);
+  return known == kAsInBase ? place_[unit] < cursor_ : known == kIssued;
+}
+
+bool Rescheduler::IsReady(int32_t unit) const {
+  for (int32_t before : units_->predecessors(unit)) {
+    if (!IsIssued(before)) return false;
+  }
+  return true;
+}
+
+bool Rescheduler::IsReadyInBase(int32_t unit) const {
+  for (int32_t before : units_->predecessors(unit)) {
+    if (place_[before] >= cursor_) return false;
+  }
+  return true;
+}
+
+/*! \brief The places of the base where its order may not be the order any more. */
+void Rescheduler::FindAttention() {
+  for (int32_t unit : units_->gone()) MarkChanged(unit);
+  for (int32_t unit : units_->reordered()) {
+    if (!units_->IsBucket(unit)) changed_units_.push_back(unit);
+  }
+  for (int32_t unit : units_->postponed()) {
+    int32_t place = place_[unit];
+    bool keeps_place = place == kNever || units_->Key(unit) < runner_up_[place];
+    if (!keeps_place) changed_units_.push_back(unit);
+  }
+  for (int32_t unit : changed_units_) MarkChanged(unit);
+  for (int32_t unit : changed_units_) {
+    if (units_->IsLate(unit)) continue;
+    // Producers that changed or are not in the prefix release the unit when they are issued.
+    int32_t place = 0;
+    for (int32_t before : units_->predecessors(unit)) {
+      bool glides = !IsChanged(before) && place_[before] != kNever;
+      if (glides) place = std::max(place, place_[before] + 1);
+    }
+    attention_.push_back({place, unit});
+  }
+  std::sort(attention_.begin(), attention_.end());
+}
+
+void Rescheduler::MarkChanged(int32_t unit) {
+  changed_[unit] = epoch_;
+  if (place_[unit] != kNever) attention_.push_back({place_[unit], -1});
+}
+
+void Rescheduler::Walk() {
+  int32_t end = static_cast<int32_t>(prefix_.size());
+  while (cursor_ < end) {
+    if (num_deviations_ == 0 && extras_.empty()) {
+      bool more = next_attention_ < attention_.size();
+      if (!Glide(more ? std::min(attention_[next_attention_].place, end) : end)) return;
+      if (cursor_ == end) return;
+    }
+    for (; next_attention_ < attention_.size() && attention_[next_attention_].place == cursor_;
+         ++next_attention_) {
+      int32_t unit = attention_[next_attention_].unit;
+      if (unit >= 0 && state(unit) < kExtra && IsReady(unit)) PushExtra(unit);
+    }
+    if (!Merge()) return;
+  }
+}
+
+/*! \brief Issues what the base issues; false where the prefix ends. */
+bool Rescheduler::Glide(int32_t until) {
+  for (; cursor_ < until; ++cursor_) {
+    int32_t unit = prefix_[cursor_];
+    if (units_->Key(unit) >= limit_) return false;
+    IssueCompute(unit, runner_up_[cursor_]);
+  }
+  return true;
+}
+
+/*! \brief One step where both strategies differ: passes a unit of the base or issues one unit. */
+bool Rescheduler::Merge() {
+  int32_t unit = prefix_[cursor_];
+  if (IsChanged(unit) || state(unit) != kAsInBase) {
+    Pass(unit);
+    return true;
+  }
+  uint64_t key = units_->Key(unit);
+  if (!extras_.empty() && extras_.front() < key) return IssueExtra(key);
+  if (!IsReady(unit)) {
+    Pass(unit);
+    deferred_.push_back(unit);
+    return true;
+  }
+  if (key >= limit_) return false;
+  uint64_t runner_up = runner_up_[cursor_++];
+  IssueCompute(unit, extras_.empty() ? runner_up : std::min(runner_up, extras_.front()));
+  ReleaseEarly(unit);
+  return true;
+}
+
+/*! \brief The base has issued the unit at the cursor; whether we have is noted. */
+void Rescheduler::Pass(int32_t unit) {
+  ++cursor_;
+  if (!units_->exists(unit)) return;
+  State known = state(unit);
+  if (known == kAsInBase) SetState(unit, kDeferred);
+  if (!units_->IsLate(unit)) num_deviations_ += known == kIssued ? -1 : 1;
+}
+
+/*! \param other The smallest key of all that are no extras. */
+bool Rescheduler::IssueExtra(uint64_t other) {
+  if (extras_.front() >= limit_) return false;
+  std::pop_heap(extras_.begin(), extras_.end(), std::greater<uint64_t>());
+  int32_t unit = static_cast<int32_t>(extras_.back() & 0xffffffffU);
+  extras_.pop_back();
+  if (place_[unit] != kNever) num_deviations_ += place_[unit] < cursor_ ? -1 : 1;
+  SetState(unit, kIssued);
+  IssueCompute(unit, extras_.empty() ? other : std::min(other, extras_.front()));
+  ReleaseEarly(unit);
+  return true;
+}
+
+/*! \brief What `unit` releases is an extra, unless the base will choose it in its turn. */
+void Rescheduler::ReleaseEarly(int32_t unit) {
+  for (int32_t after : units_->successors(unit)) {
+    if (units_->IsLate(after) || state(after) >= kExtra || !IsReady(after)) continue;
+    bool in_turn = !IsChanged(after) && state(after) == kAsInBase && IsReadyInBase(after);
+    if (!in_turn) PushExtra(after);
+  }
+}
+
+void Rescheduler::PushExtra(int32_t unit) {
+  SetState(unit, kExtra);
+  extras_.push_back(units_->Key(unit));
+  std::push_heap(extras_.begin(), extras_.end(), std::greater<uint64_t>());
+}
+
+/*!
+ * \brief Finds what is ready behind the prefix, and what the others still wait for.
+ *
+ * Late units that were released during the walk are in ready_ already.
+ */
+void Rescheduler::EnterRest() {
+  ready_.insert(ready_.end(), extras_.begin(), extras_.end());
+  auto enter = [&](int32_t unit) {
+    if (!units_->IsLate(unit)) {
+      if (state(unit) < kExtra) CountMissing(unit);
+    } else if (units_->predecessors(unit).empty()) {
+      ready_.push_back(units_->Key(unit));
+    }
+  };
+  for (size_t i = cursor_; i < prefix_.size(); ++i) {
+    if (!IsChanged(prefix_[i])) enter(prefix_[i]);
+  }
+  for (int32_t unit : rest_) {
+    if (!IsChanged(unit)) enter(unit);
+  }
+  for (int32_t unit : deferred_) enter(unit);
+  for (int32_t unit : changed_units_) enter(unit);
+  std::make_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
+}
+
+void Rescheduler::CountMissing(int32_t unit) {
+  counted_[unit] = epoch_;
+  num_missing_[unit] = 0;
+  for (int32_t before : units_->predecessors(unit)) num_missing_[unit] += IsIssued(before) ? 0 : 1;
+  if (num_missing_[unit] == 0) ready_.push_back(units_->Key(unit));
+}
+
+void Rescheduler::ScheduleRest() {
+  size_t num_units = static_cast<size_t>(units_->num_units());
+  while (order_.size() < num_units) {
+    SettleBuckets();
+    if (!ready_.empty()) {
+      std::pop_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
+      int32_t unit = static_cast<int32_t>(ready_.back() & 0xffffffffU);
+      ready_.pop_back();
+      IssueCompute(unit, ready_.empty() ? kNoKey : ready_.front());
+      for (int32_t after : units_->successors(unit)) {
+        if (!units_->IsLate(after)) Decrement(after, now_);
+      }
+    } else if (next_end_ < in_flight_.size()) {
+      now_ = std::max(now_, in_flight_[next_end_].first);
+    } else if (order_.size() < num_units) {
+      throw std::logic_error("the units of a strategy depend on each other in a cycle");
+    }
+  }
+}
+
+int64_t Rescheduler::FinishOfCompute(int64_t start, int64_t work) const {
+  int64_t busy = communication_free_ - start;
+  if (busy <= 0 || contention_permille_ == 1000) return start + work;
+  // As Streams has it: work > busy * 1000 / contention, rounded down, without dividing.
+  if (work * contention_permille_ <= busy * 1000) {
+    return start + work * contention_permille_ / 1000;
+  }
+  return communication_free_ + (work - busy * 1000 / contention_permille_);
+}
+
+void Rescheduler::IssueCompute(int32_t unit, uint64_t runner_up) {
+  order_.push_back(unit);
+  runners_up_.push_back(runner_up);
+  now_ = FinishOfCompute(now_, durations_[unit]);
+  FinishBuckets();
+  if (units_->HasLateSuccessor(unit)) {
+    for (int32_t after : units_->successors(unit)) {
+      if (units_->IsLate(after)) Decrement(after, now_);
+    }
+  }
+  if (!ready_buckets_.empty()) SettleBuckets();
+}
+
+void Rescheduler::Decrement(int32_t unit, int64_t time) {
+  if (counted_[unit] != epoch_) {
+    counted_[unit] = epoch_;
+    num_missing_[unit] = static_cast<int32_t>(units_->predecessors(unit).size());
+  }
+  if (--num_missing_[unit] > 0) return;
+  if (units_->IsBucket(unit)) {
+    ready_buckets_.emplace_back(time, unit);
+  } else {
+    ready_.push_back(units_->Key(unit));
+    std::push_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
+  }
+}
+
+void Rescheduler::FinishBuckets() {
+  while (next_end_ < in_flight_.size() && in_flight_[next_end_].first <= now_) {
+    auto [time, bucket] = in_flight_[next_end_++];
+    for (int32_t after : units_->successors(bucket)) Decrement(after, time);
+  }
+}
+
+void Rescheduler::SettleBuckets() {
+  do {
+    FinishBuckets();
+    IssueBuckets();
+    // A bucket of length 0 is over as soon as it is issued.
+  } while (next_end_ < in_flight_.size() && in_flight_[next_end_].first <= now_);
+}
+
+void Rescheduler::IssueBuckets() {
+  if (ready_buckets_.empty()) return;
+  std::sort(ready_buckets_.begin(), ready_buckets_.end());
+  for (const auto& [time, bucket] : ready_buckets_) {
+    // Whatever it waited for is done by now: see Streams::Issue.
+    communication_free_ = std::max(communication_free_, now_) + durations_[bucket];
+    in_flight_.emplace_back(communication_free_, bucket);
+    order_.push_back(bucket);
+  }
+  ready_buckets_.clear();
+}
+
+}  // namespace disco_fuse
