@@ -2,127 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 from disco_fuse.allreduce import AllReduceModel
+from disco_fuse.checks import is_number as _is_number
+from disco_fuse.checks import require as _require
+from disco_fuse.cluster import ClusterSpec
+from disco_fuse.device import DeviceSpec
 
 __all__ = ["AllReduceModel", "ClusterSpec", "DeviceSpec", "FusionLimits", "SearchConfig"]
 
 EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
 BUCKET_NEIGHBOURS = ("producer-consumer", "production-order")
-
-_T = TypeVar("_T")
-
-
-def _require(ok: bool, what: str, allowed: str, value: object) -> None:
-    if not ok:
-        raise ValueError(f"{what} must be {allowed}, got {value!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceSpec:
-    """What the roofline model knows of a device.
-
-    Attributes
-    ----------
-    name : str
-    peak_gflops : float
-        1e9 operations a second.
-    bandwidth_gbps : float
-        1e9 bytes a second, to and from memory.
-    launch_us : float
-        Fixed time of every kernel or library call, microseconds.
-    nest_us : float
-        Fixed time of every further loop nest inside one kernel, microseconds.
-    """
-
-    name: str
-    peak_gflops: float
-    bandwidth_gbps: float
-    launch_us: float
-    nest_us: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("peak_gflops", "bandwidth_gbps"):
-            value = getattr(self, name)
-            _require(_is_number(value) and value > 0, f"DeviceSpec.{name}", "finite, > 0", value)
-        for name in ("launch_us", "nest_us"):
-            value = getattr(self, name)
-            _require(_is_number(value) and value >= 0, f"DeviceSpec.{name}", "finite, >= 0", value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterSpec:
-    """Where the step runs: equal devices, one AllReduce curve.
-
-    Attributes
-    ----------
-    name : str
-    world_size : int
-        Number of ranks.
-    device : DeviceSpec
-    allreduce : AllReduceModel
-    contention : float
-        Factor >= 1 by which compute slows down while communication is in flight; kept to 1/1000.
-    """
-
-    name: str
-    world_size: int
-    device: DeviceSpec
-    allreduce: AllReduceModel
-    contention: float = 1.0
-
-    def __post_init__(self) -> None:
-        ok = isinstance(self.world_size, int) and self.world_size >= 1
-        _require(ok, "ClusterSpec.world_size", "an integer >= 1", self.world_size)
-        ok = _is_number(self.contention) and 1 <= self.contention <= 1000
-        _require(ok, "ClusterSpec.contention", "from 1 to 1000", self.contention)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> ClusterSpec:
-        """Read a cluster from a TOML file.
-
-        The file holds ``name``, ``world_size``, optionally ``contention``, and the tables
-        ``[device]`` and ``[allreduce]`` with the fields of the classes of that name.
-
-        Raises
-        ------
-        ValueError
-            Naming the file and the field that is missing, unknown or wrong.
-        """
-        with open(path, "rb") as file:
-            try:
-                data = tomllib.load(file)
-            except tomllib.TOMLDecodeError as error:
-                raise ValueError(f"{path}: not TOML: {error}") from error
-        try:
-            device = _from_table(DeviceSpec, data.pop("device", None), "[device]")
-            allreduce = _from_table(AllReduceModel, data.pop("allreduce", None), "[allreduce]")
-            return _from_table(cls, {**data, "device": device, "allreduce": allreduce}, "top level")
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-
-
-def _from_table(kind: type[_T], table: Any, where: str) -> _T:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{where} must be a table, got {table!r}")
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise ValueError(f"{where}: unknown field {unknown[0]!r}; allowed are {sorted(known)}")
-    try:
-        return kind(**table)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

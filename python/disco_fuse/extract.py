@@ -40,10 +40,12 @@ from disco_fuse.bindings import (
     tensor_bytes,
     tensor_leaves,
 )
-from disco_fuse.graph import Edge, ExternalRead, Op, OpGraph, OpKind, OpPattern
+from disco_fuse.graph import Edge, ExternalRead, Op, OpClass, OpGraph, OpKind, OpPattern
 from disco_fuse.kernels.analysis import KernelFacts, analyze, num_bytes
+from disco_fuse.kernels.convolution import LIBRARY_ATTR
 from disco_fuse.kernels.cpu.gemm import FLOPS_ATTR
 from disco_fuse.kernels.library import is_library_matmul, matmul_signature, op_facts
+from disco_fuse.kernels.op_class import op_class
 from disco_fuse.kernels.stages import num_elements
 from disco_fuse.lower import check_single_dataflow_block
 
@@ -126,7 +128,7 @@ class _Reader:
         self.glue: dict[relax.Var, relax.VarBinding] = {}
         self.origin: dict[relax.Var, int] = {}
         self.externals: dict[relax.Expr, int] = {p: i for i, p in enumerate(main.params)}
-        self.facts: dict[str, tuple[KernelFacts, str]] = {}
+        self.facts: dict[str, tuple[KernelFacts, OpClass, str]] = {}
         self.cut: set[tuple[int, int]] = set()  # data edges through a view with other rows
 
     def visit(self, binding: relax.VarBinding) -> None:
@@ -191,12 +193,12 @@ class _Reader:
         func = self.mod[call.args[0]]
         if kernel not in self.facts:
             signature = f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
-            self.facts[kernel] = (_facts(func), signature)
-        facts, signature = self.facts[kernel]
+            self.facts[kernel] = (_facts(func), op_class(func), signature)
+        facts, kind_of_work, signature = self.facts[kernel]
         pattern = int(func.attrs.get("op_pattern", OpPattern.OPAQUE))
         return Op(
             name=f"{name}:{kernel}",
-            kind=OpKind.COMPUTE,
+            kind=OpKind.LIBRARY if LIBRARY_ATTR in func.attrs else OpKind.COMPUTE,
             pattern=OpPattern(pattern) if pattern in _PATTERNS else OpPattern.OPAQUE,
             flops=facts.flops,
             num_elements=facts.num_elements,
@@ -204,6 +206,7 @@ class _Reader:
             bytes_read=facts.bytes_read,
             bytes_written=size,
             signature=signature,
+            op_class=kind_of_work,
         )
 
     def finish(self) -> Extraction:
@@ -257,11 +260,15 @@ class _Reader:
                     readers[producer].add(consumer)
                     if not self._keeps_rows(leaf, self.ops[producer].rows):
                         self.cut.add((producer, consumer))
-                    parts[producer, consumer][root] = tensor_bytes(root.ty)
+                    parts[producer, consumer][root] = self._bytes_read(consumer, root)
                 else:
                     value = self.externals.setdefault(root, len(self.externals))
-                    reads[consumer, value] = tensor_bytes(root.ty)
+                    reads[consumer, value] = self._bytes_read(consumer, root)
         return {edge: sum(sizes.values()) for edge, sizes in parts.items()}, reads, readers
+
+    def _bytes_read(self, op: int, value: relax.Expr) -> int:
+        """What ``op`` reads of ``value``: all of it, but no more than it reads altogether."""
+        return min(tensor_bytes(value.ty), self.ops[op].bytes_read)
 
     def _keeps_rows(self, leaf: relax.Expr, rows: int) -> bool:
         """Whether every view between ``leaf`` and the op behind it has the rows of that op."""
@@ -332,11 +339,12 @@ def _facts(func: tvm.tirx.PrimFunc) -> KernelFacts:
 def _describe_packed(name: str, call: Call, size: int) -> Op:
     if is_library_matmul(call):
         flops, read, _ = op_facts(call)
-        signature = matmul_signature(call)
+        signature, kind_of_work = matmul_signature(call), OpClass.MATMUL
     else:
         types = [arg.ty for arg in call_inputs(call) if isinstance(arg.ty, relax.TensorType)]
         flops, read = 0.0, sum(tensor_bytes(ty) for ty in types)
         signature = f"{packed_name(call)}({', '.join(str(ty) for ty in types)})"
+        kind_of_work = OpClass.OTHER
     return Op(
         name=f"{name}:{packed_name(call)}",
         kind=OpKind.LIBRARY,
@@ -347,6 +355,7 @@ def _describe_packed(name: str, call: Call, size: int) -> Op:
         bytes_read=read,
         bytes_written=size,
         signature=signature,
+        op_class=kind_of_work,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,17 @@ class OpPattern(IntEnum):
     OUT_ELEMWISE_FUSABLE = 4
     TUPLE = 7
     OPAQUE = 8
+
+
+class OpClass(StrEnum):
+    """Kind of work: ops of one class reach the same share of a device's rates."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    REDUCTION = "reduction"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +73,8 @@ class Op:
         Name of the collective, for example ``"allreduce"``.
     merge_class : str
         Only collectives of equal class share a bucket, for example ``"avg/float32/world"``.
+    op_class : OpClass
+        Kind of work, by which ``DeviceSpec.efficiency`` states what the op reaches.
     """
 
     name: str
@@ -76,6 +89,7 @@ class Op:
     is_output: bool = False
     collective: str = ""
     merge_class: str = ""
+    op_class: OpClass = OpClass.OTHER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +171,7 @@ class OpGraph:
             [op.signature for op in ops],
             [op.collective for op in ops],
             [op.merge_class for op in ops],
+            [str(op.op_class) for op in ops],
             np.array(numbers, np.int64).reshape(-1),
             np.array([op.flops for op in ops], np.float64),
             np.array(
@@ -207,12 +222,18 @@ class OpGraph:
         """
         data = json.loads(text)
         try:
-            ops = [
-                Op(**{**op, "kind": OpKind(op["kind"]), "pattern": OpPattern(op["pattern"])})
-                for op in data["ops"]
-            ]
+            ops = [_op_from_json(op) for op in data["ops"]]
             edges = [Edge(**edge) for edge in data["edges"]]
             reads = [ExternalRead(**read) for read in data["external_reads"]]
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the JSON of an OpGraph: {error}") from error
         return cls.create(ops, edges, reads)
+
+
+def _op_from_json(fields: dict[str, Any]) -> Op:
+    typed = {
+        "kind": OpKind(fields["kind"]),
+        "pattern": OpPattern(fields["pattern"]),
+        "op_class": OpClass(fields["op_class"]),
+    }
+    return Op(**{**fields, **typed})

@@ -13,12 +13,19 @@ from tvm import relax, topi
 from tvm.ir import Call
 
 from disco_fuse.bindings import ALLREDUCE_OP, static_shape
+from disco_fuse.kernels.convolution import convolution_legalizers
 from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.kernels.library import DispatchMatmul
 from disco_fuse.own_gradients import OwnGradients
 
 
-def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm.IRModule:
+def lower(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    *,
+    library: bool,
+    library_convolutions: bool = False,
+) -> tvm.IRModule:
     """Legalise and annotate ``mod``.
 
     Parameters
@@ -29,6 +36,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
         Legalisation depends on it: IR legalised for a CPU keeps serial scatters on a GPU.
     library : bool
         Dispatch matmul to the BLAS library; the caller knows whether it is there.
+    library_convolutions : bool
+        Convolutions count as library calls, as they are on a GPU; they keep TVM's loops to run.
 
     Returns
     -------
@@ -48,7 +57,10 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target, *, library: bool) -> tvm
     ]
     passes += [
         relax.backend.DispatchSortScan(),  # argsort, cumsum: LegalizeOps knows none of them
-        relax.transform.LegalizeOps({"relax.mean": _legalize_mean}, skip_ops=[ALLREDUCE_OP]),
+        relax.transform.LegalizeOps(
+            {"relax.mean": _legalize_mean, **convolution_legalizers(library=library_convolutions)},
+            skip_ops=[ALLREDUCE_OP],
+        ),
         relax.transform.AnnotateTIROpPattern(),
         MarkOps(),
         relax.transform.DeadCodeElimination(),

@@ -26,6 +26,16 @@ void CheckDevice(const DeviceSpec& device) {
           "finite and > 0");
   Require(not_negative(device.launch_us), "launch_us", device.launch_us, "finite and >= 0");
   Require(not_negative(device.nest_us), "nest_us", device.nest_us, "finite and >= 0");
+  for (const auto& [op_class, share] : device.efficiency) {
+    for (double value : {share.flops, share.bandwidth}) {
+      Require(value > 0 && value <= 1, ("efficiency of " + op_class).c_str(), value, "in (0, 1]");
+    }
+  }
+}
+
+Efficiency EfficiencyOf(const DeviceSpec& device, const Op& op) {
+  auto it = device.efficiency.find(op.op_class);
+  return it == device.efficiency.end() ? Efficiency{} : it->second;
 }
 
 void CheckTimes(const OpGraph& graph, const std::vector<double>& times_us) {
@@ -67,10 +77,13 @@ RooflineCostModel::RooflineCostModel(const OpGraph& graph, DeviceSpec device,
   CheckTimes(graph, op_times_us);
   for (int32_t id = 0; id < graph.num_ops(); ++id) {
     const Op& op = graph.op(id);
-    double compute_us = op.flops / (device_.peak_gflops * kPerUs);
+    Efficiency share = EfficiencyOf(device_, op);
+    double compute_us = op.flops / (device_.peak_gflops * share.flops * kPerUs);
     double bytes = static_cast<double>(op.bytes_read + op.bytes_written);
-    double roofline_us = std::max(compute_us, bytes / (device_.bandwidth_gbps * kPerUs));
+    double us_per_byte = 1.0 / (device_.bandwidth_gbps * share.bandwidth * kPerUs);
+    double roofline_us = std::max(compute_us, bytes * us_per_byte);
     compute_us_.push_back(compute_us);
+    us_per_byte_.push_back(us_per_byte);
     time_us_.push_back(op_times_us.empty() ? roofline_us : op_times_us[id]);
   }
 }
@@ -130,7 +143,7 @@ double RooflineCostModel::LessTraffic(const OpGraph& graph, int32_t op, int64_t 
   double bytes = static_cast<double>(graph.op(op).bytes_read + graph.op(op).bytes_written);
   double saved = std::min(static_cast<double>(saved_bytes), bytes);
   if (saved <= 0) return time_us;
-  double saved_us = std::min(saved / (device_.bandwidth_gbps * kPerUs), time_us * saved / bytes);
+  double saved_us = std::min(saved * us_per_byte_[op], time_us * saved / bytes);
   // A measured time below the roofline stands: fusing must not make an op slower.
   return std::max(std::min(compute_us_[op], time_us), time_us - saved_us);
 }

@@ -1,6 +1,7 @@
 #ifndef DISCO_FUSE_COST_ROOFLINE_H_
 #define DISCO_FUSE_COST_ROOFLINE_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,12 @@
 
 namespace disco_fuse {
 
+/*! \brief Shares in (0, 1] of a device's rates that ops of one class reach. */
+struct Efficiency {
+  double flops = 1;     /*!< of peak_gflops */
+  double bandwidth = 1; /*!< of bandwidth_gbps */
+};
+
 /*! \brief What the roofline needs to know of a device. */
 struct DeviceSpec {
   std::string name;
@@ -16,6 +23,7 @@ struct DeviceSpec {
   double bandwidth_gbps = 0; /*!< 1e9 bytes a second */
   double launch_us = 0;      /*!< fixed time of every kernel or library call */
   double nest_us = 0;        /*!< fixed time of every further loop nest of a kernel */
+  std::map<std::string, Efficiency> efficiency{}; /*!< by Op::op_class; others reach all of it */
 };
 
 /*!
@@ -26,9 +34,11 @@ struct DeviceSpec {
  *       |_______/                    |          v
  *       |  flops/peak                a -------> sum   s = the read of mul, and the 2nd read of a
  *
- * With u = 1 / bandwidth and t_o = measured time of o, or max(flops_o / peak, bytes_o u):
+ * With peak_c and u_c = 1 / bandwidth_c, the rates that ops of the class c of o reach (the device's
+ * times the shares of its efficiency), and t_o = measured time of o, or max(flops_o / peak_c,
+ * bytes_o u_c):
  *
- *     t'_o  = max(flops_o / peak, t_o - min(s_o u, t_o s_o / bytes_o))
+ *     t'_o  = max(flops_o / peak_c, t_o - min(s_o u_c, t_o s_o / bytes_o))
  *     group = launch_us + (num_nests - 1) nest_us + sum of t'_o over all members
  *
  * A member inlined in k roots counts k times. s_o holds the write of an inlined member; the write
@@ -58,8 +68,9 @@ class RooflineCostModel : public CostModel {
   std::string name_ = "roofline";
   DeviceSpec device_;
   Hash128 graph_digest_;
-  std::vector<double> time_us_;    /*!< per op: t_o */
-  std::vector<double> compute_us_; /*!< per op: flops / peak */
+  std::vector<double> time_us_;     /*!< per op: t_o */
+  std::vector<double> compute_us_;  /*!< per op: flops / peak of its class */
+  std::vector<double> us_per_byte_; /*!< per op: 1 / bandwidth of its class */
 };
 
 }  // namespace disco_fuse

@@ -58,10 +58,15 @@ std::vector<Group> ToGroups(ffi::TensorView op_begin, ffi::TensorView ops,
   return groups;
 }
 
+/*! \brief `shares`: those of flops and bandwidth of each of `op_classes`, in turn. */
 CostModelRef MakeRoofline(OpGraphRef graph, ffi::String name, ffi::TensorView device,
+                          ffi::Array<ffi::String> op_classes, ffi::TensorView shares,
                           ffi::TensorView op_times_us) {
-  std::vector<double> numbers = ToVector<double>(device);
+  std::vector<double> numbers = ToVector<double>(device), share = ToVector<double>(shares);
   DeviceSpec spec{std::string(name), numbers[0], numbers[1], numbers[2], numbers[3]};
+  for (size_t i = 0; i < op_classes.size(); ++i) {
+    spec.efficiency[std::string(op_classes[i])] = {share[2 * i], share[2 * i + 1]};
+  }
   return Translate([&] {
     return CostModelRef(
         std::make_unique<RooflineCostModel>(graph->graph, spec, ToVector<double>(op_times_us)));

@@ -12,8 +12,8 @@ using Strings = ffi::Array<ffi::String>;
 
 /*! \brief One row of `numbers` per op; the columns are listed in python/disco_fuse/graph.py. */
 std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Strings& collectives,
-                      const Strings& merge_classes, const std::vector<int64_t>& numbers,
-                      const std::vector<double>& flops) {
+                      const Strings& merge_classes, const Strings& op_classes,
+                      const std::vector<int64_t>& numbers, const std::vector<double>& flops) {
   std::vector<Op> ops(names.size());
   for (size_t i = 0; i < ops.size(); ++i) {
     const int64_t* row = numbers.data() + 7 * i;
@@ -22,6 +22,7 @@ std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Str
     op.signature = std::string(signatures[i]);
     op.collective = std::string(collectives[i]);
     op.merge_class = std::string(merge_classes[i]);
+    op.op_class = std::string(op_classes[i]);
     op.kind = static_cast<OpKind>(Narrow(row[0]));
     op.pattern = static_cast<OpPattern>(Narrow(row[1]));
     op.num_elements = row[2];
@@ -35,9 +36,9 @@ std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Str
 }
 
 OpGraphRef CreateGraph(Strings names, Strings signatures, Strings collectives,
-                       Strings merge_classes, ffi::TensorView numbers, ffi::TensorView flops,
-                       ffi::TensorView edges, ffi::TensorView reads) {
-  std::vector<Op> ops = ToOps(names, signatures, collectives, merge_classes,
+                       Strings merge_classes, Strings op_classes, ffi::TensorView numbers,
+                       ffi::TensorView flops, ffi::TensorView edges, ffi::TensorView reads) {
+  std::vector<Op> ops = ToOps(names, signatures, collectives, merge_classes, op_classes,
                               ToVector<int64_t>(numbers), ToVector<double>(flops));
   std::vector<int64_t> edge_rows = ToVector<int64_t>(edges);
   std::vector<Edge> edge_list;

@@ -38,6 +38,7 @@ struct Op {
   bool is_output = false;
   std::string collective;  /*!< name of the collective of an allreduce op */
   std::string merge_class; /*!< only collectives of equal class share a bucket */
+  std::string op_class;    /*!< kind of work, by which a device states its efficiency */
 };
 
 /*! \brief `consumer` reads `bytes` of what `producer` writes, or (order_only) must come after it.

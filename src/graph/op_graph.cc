@@ -183,6 +183,7 @@ void OpGraph::ComputeDigest(const std::vector<ExternalRead>& external_reads) {
     hasher.AddInt(op.is_output ? 1 : 0);
     hasher.AddString(op.collective);
     hasher.AddString(op.merge_class);
+    hasher.AddString(op.op_class);
   }
   hasher.AddInt(static_cast<int64_t>(edges_.size()));
   for (const Edge& edge : edges_) {

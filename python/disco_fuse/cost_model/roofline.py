@@ -24,8 +24,9 @@ from disco_fuse.graph import OpGraph
 class RooflineCostModel(CostModel):
     """Traffic and operations of each member, less the traffic that fusing removes.
 
-    With ``u = 1 / bandwidth``, ``t = op_times_us`` or ``max(flops / peak, bytes * u)``, and ``s``
-    the bytes of a member's reads and writes that vanish inside the group, a member costs
+    With ``peak`` and ``u = 1 / bandwidth`` at the rates that the op's class reaches
+    (``device.efficiency``), ``t = op_times_us`` or ``max(flops / peak, bytes * u)``, and ``s`` the
+    bytes of a member's reads and writes that vanish inside the group, a member costs
     ``max(flops / peak, t - min(s * u, t * s / bytes))`` and a group
     ``launch_us + (num_nests - 1) * nest_us`` plus its members. See ``src/cost/roofline.h``.
 
@@ -58,8 +59,14 @@ class RooflineCostModel(CostModel):
         device = self.device
         numbers = [device.peak_gflops, device.bandwidth_gbps, device.launch_us, device.nest_us]
         times = np.array([] if self._op_times_us is None else self._op_times_us, np.float64)
+        shares = [[item.flops, item.bandwidth] for item in device.efficiency]
         return _ffi.function("cost.roofline")(
-            graph._handle, device.name, np.array(numbers, np.float64), times
+            graph._handle,
+            device.name,
+            np.array(numbers, np.float64),
+            [str(item.op_class) for item in device.efficiency],
+            np.array(shares, np.float64).reshape(-1),
+            times,
         )
 
 

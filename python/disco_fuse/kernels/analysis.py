@@ -6,6 +6,7 @@ bytes, and `rows`, the number of independent rows of an operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,8 @@ class KernelFacts:
     num_elements
         Elements of all outputs.
     bytes_read, bytes_written
-        Sizes in bytes of the inputs that are read and of the outputs.
+        Bytes of the inputs that are read, once each (a slice reads what it keeps, not the whole
+        input), and sizes of the outputs.
     rows
         Number of independent rows: row i of the outputs depends only on row i of each input
         that is not broadcast. 0 when there are none.
@@ -80,7 +82,7 @@ def analyze(func: tirx.PrimFunc) -> KernelFacts:
     return KernelFacts(
         flops=float(sum(stage_flops(stage) for stage in stages.stages)),
         num_elements=sum(num_elements(b) for b in outputs),
-        bytes_read=sum(num_bytes(b) for b in inputs),
+        bytes_read=sum(_bytes_read(b, stages.stages) for b in inputs),
         bytes_written=sum(num_bytes(b) for b in outputs),
         rows=rows(stages.stages),
     )
@@ -91,14 +93,38 @@ def num_bytes(buffer: tirx.Buffer) -> int:
     return num_elements(buffer) * element_bytes(buffer)
 
 
+def _bytes_read(buffer: tirx.Buffer, stages: Sequence[Stage]) -> int:
+    """No more than the buffer holds, and no more than is loaded from it."""
+    num_loads = 0
+    for stage in stages:
+        if buffer not in stage.reads:
+            continue
+        if stage.is_opaque:
+            return num_bytes(buffer)
+        num_loads += _loads_of(buffer, stage.value) * _trips(stage)
+    return min(num_bytes(buffer), num_loads * element_bytes(buffer))
+
+
+def _loads_of(buffer: tirx.Buffer, value: tirx.Expr | None) -> int:
+    num_loads = 0
+
+    def load(node: tvm.ir.TensorLoad) -> None:
+        nonlocal num_loads
+        num_loads += node.source.same_as(buffer)
+
+    tvm_ffi.structural_walk(tirx.Evaluate(value), [(tvm.ir.TensorLoad, load)])
+    return num_loads
+
+
+def _trips(stage: Stage) -> int:
+    return math.prod(extent for _, extent in (*stage.axes, *stage.reduce_axes))
+
+
 def stage_flops(stage: Stage) -> int:
     """Operations of one stage (see `KernelFacts.flops`)."""
     if stage.is_opaque or stage.value is None:
         return _opaque_flops(stage.statement)
-    count = expression_flops(stage.value) + (1 if stage.combine is not None else 0)
-    for _, extent in (*stage.axes, *stage.reduce_axes):
-        count *= extent
-    return count
+    return (expression_flops(stage.value) + (stage.combine is not None)) * _trips(stage)
 
 
 def expression_flops(expr: tirx.Expr) -> int:

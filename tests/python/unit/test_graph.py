@@ -6,7 +6,7 @@ import pytest
 from graphs import fork, op, op_graphs
 from hypothesis import given
 
-from disco_fuse.graph import Edge, ExternalRead, Op, OpGraph, OpKind, OpPattern
+from disco_fuse.graph import Edge, ExternalRead, Op, OpClass, OpGraph, OpKind, OpPattern
 
 
 @given(graph=op_graphs())
@@ -34,6 +34,7 @@ def test_digest_depends_on_every_field() -> None:
         "is_output": True,
         "collective": "c",
         "merge_class": "m",
+        "op_class": OpClass.MATMUL,
     }
     for field, value in changes.items():
         fields = {**base.ops[0].__dict__, field: value}

@@ -15,8 +15,10 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # From what everything may import to what nothing may import. A module imports only modules of
 # earlier lines, or of its own.
 LAYERS = [
-    ["_ffi", "errors"],
+    ["_ffi", "errors", "checks"],
     ["allreduce", "graph", "bindings", "target"],
+    ["device"],
+    ["cluster"],
     ["config"],
     ["strategy", "tensor_fusion"],
     ["cost_model", "kernels", "frontend"],

@@ -24,6 +24,7 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx import ForKind
 
+from disco_fuse.graph import OpClass
 from disco_fuse.kernels.cpu.context import Machine
 from disco_fuse.kernels.cpu.driver import IS_SCHEDULED, in_root_block
 from disco_fuse.kernels.cpu.loops import (
@@ -37,6 +38,7 @@ from disco_fuse.kernels.cpu.loops import (
 )
 from disco_fuse.kernels.cpu.scope import FlatBuffers
 from disco_fuse.kernels.library.plan import GemmPlan, Operand
+from disco_fuse.kernels.op_class import OP_CLASS_ATTR
 from disco_fuse.kernels.stages import NUM_NESTS
 
 FLOPS_ATTR = "disco_fuse.flops"
@@ -88,6 +90,7 @@ def generate_gemm(
             IS_SCHEDULED: True,
             NUM_NESTS: 1,
             FLOPS_ATTR: float(flops),
+            OP_CLASS_ATTR: str(OpClass.MATMUL),
         }
     )
 
