@@ -136,7 +136,7 @@ def main() -> int:
         graph,
         cost_model,
         cluster,
-        SearchConfig(seed=0, patience=10_000),
+        SearchConfig.preset("full", seed=0, patience=10_000),
         initial=list(strategies.values()),
     )
     strategies = {name: strategies[name] for name in BASELINES} | {"disco_fuse": result.best}

@@ -28,14 +28,15 @@ class FusionLimits:
         External inputs plus outputs of one kernel.
     bucket_neighbours : str
         ``"producer-consumer"``: buckets may be merged by an edit if their gradients come from one
-        unit or from two units joined by an edge (the paper's words). ``"production-order"``: also
-        if their gradients follow each other in production order; weight gradients that are library
-        calls never read each other, so that the paper's rule alone would merge nothing.
+        unit or from two units joined by an edge (the paper's words). Where weight gradients are
+        library calls, that makes neighbours of one layer's weight, bias and scale, which share a
+        kernel, but not of two layers, between which the call for the input gradient stands.
+        ``"production-order"``: also if their gradients follow each other in production order.
     """
 
     max_group_ops: int = 64
     max_group_args: int = 64
-    bucket_neighbours: str = "production-order"
+    bucket_neighbours: str = "producer-consumer"
 
     def __post_init__(self) -> None:
         for name in ("max_group_ops", "max_group_args"):
@@ -66,6 +67,8 @@ _MOST = {
 class SearchConfig:
     """Knobs of the backtracking search; defaults from Yi et al., TPDS 2022, Section 5.
 
+    :meth:`preset` has the authors' code and everything beyond the paper by name.
+
     Attributes
     ----------
     alpha : float
@@ -74,6 +77,9 @@ class SearchConfig:
         A candidate is made by 0 to beta random edits of one kind.
     patience : int
         Candidates without improvement after which the search ends.
+    num_chains : int
+        If not 0, a candidate is made by that many chains instead; each fuses 1 to beta producers,
+        one after the other, into the group of one op (authors' code: 5).
     seed : int
         Same seed, same result, on every machine.
     max_steps : int, optional
@@ -88,7 +94,11 @@ class SearchConfig:
         Queued strategies at most, the cheapest ones (authors' code: 50).
     refill : bool
         Whether a queue that runs empty before patience ends gets back everything within alpha of
-        the best. The paper's algorithm stops there, on small graphs after a handful of candidates.
+        the best. The paper's algorithm stops there.
+    drop_stale : bool
+        Whether a strategy that is its own child, because no edit was drawn or possible, is queued
+        again only if it also had a child that was new. In the paper it always is, and the cheapest
+        may come back again and again while others wait.
     num_tries : int
         Random places tried per edit before it is given up.
     report_every : int
@@ -99,13 +109,15 @@ class SearchConfig:
     alpha: float = 1.05
     beta: int = 10
     patience: int = 1000
+    num_chains: int = 0
     seed: int = 0
     max_steps: int | None = None
     time_limit_s: float | None = None
     methods: tuple[str, ...] = EDIT_KINDS
     children_per_pop: int = 1
     queue_cap: int | None = None
-    refill: bool = True
+    refill: bool = False
+    drop_stale: bool = False
     num_tries: int = 8
     report_every: int = 256
     limits: FusionLimits = field(default_factory=FusionLimits)
@@ -117,6 +129,9 @@ class SearchConfig:
             value = getattr(self, name)
             ok = isinstance(value, int) and 1 <= value <= _MOST[name]
             _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {_MOST[name]}", value)
+        ok = isinstance(self.num_chains, int) and 0 <= self.num_chains <= _MOST["beta"]
+        allowed = f"an integer from 0 to {_MOST['beta']}"
+        _require(ok, "SearchConfig.num_chains", allowed, self.num_chains)
         ok = isinstance(self.seed, int) and 0 <= self.seed < 2**63
         _require(ok, "SearchConfig.seed", "an integer in [0, 2**63)", self.seed)
         for name, least in (("max_steps", 0), ("queue_cap", 1), ("time_limit_s", 0)):
@@ -127,3 +142,42 @@ class SearchConfig:
             _require(ok, f"SearchConfig.{name}", f"None or >= {least}", value)
         ok = bool(self.methods) and all(method in EDIT_KINDS for method in self.methods)
         _require(ok, "SearchConfig.methods", f"a non-empty tuple out of {EDIT_KINDS}", self.methods)
+        ok = self.num_chains == 0 or all(method.startswith("fuse") for method in self.methods)
+        allowed = "0 unless all methods are fusions"
+        _require(ok, "SearchConfig.num_chains", allowed, self.num_chains)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> SearchConfig:
+        """A configuration by name, with some fields changed.
+
+        ``"paper"``: the defaults. ``"reference-code"``: what the authors' code does instead (alpha
+        1.1, 100 strategies of ten children, each of five chains of 1 to 10 fusions that duplicate,
+        50 queued at most, no tensor fusion). ``"full"``: everything beyond the paper.
+
+        Raises
+        ------
+        ValueError
+            If there is no preset of that name.
+        """
+        _require(name in _PRESETS, "the preset", f"one of {tuple(_PRESETS)}", name)
+        return cls(**{**_PRESETS[name], **changes})
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "reference-code": {
+        "alpha": 1.1,
+        "children_per_pop": 10,
+        "num_chains": 5,
+        "queue_cap": 50,
+        # 100 strategies taken from the queue, ten candidates each; nothing but that ends it.
+        "max_steps": 1000,
+        "patience": _MOST["patience"],
+        "methods": ("fuse-duplicate",),
+    },
+    "full": {
+        "refill": True,
+        "drop_stale": True,
+        "limits": FusionLimits(bucket_neighbours="production-order"),
+    },
+}

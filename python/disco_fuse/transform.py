@@ -38,7 +38,7 @@ DEFAULT_CLUSTER = ClusterSpec(
     ),
     allreduce=AllReduceModel.linear(latency_us=14 * 20.0, us_per_byte=2 * 7 / 8 / 1250.0),
 )
-DEFAULT_SEARCH = SearchConfig(max_steps=20_000)
+DEFAULT_SEARCH = SearchConfig.preset("full", max_steps=20_000)
 DEFAULT_TARGET = "llvm"
 
 _logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         Prices fused kernels. By default the roofline of ``cluster.device``, which depends on
         nothing but the graph, so that a seed means the same plan on every machine.
     search_config : SearchConfig
-        By default seed 0 and at most 20,000 candidates.
+        By default the preset "full", seed 0 and at most 20,000 candidates.
     target : Target or str, optional
         By default ``Target.current()``, and "llvm" where there is none.
     library : bool

@@ -59,9 +59,9 @@ class Backtracking {
     parent_.Load(candidate.strategy);
     saw_itself_ = saw_new_ = false;
     for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
-    // With no edit drawn or possible the child is the strategy itself and, as in the paper, goes
-    // back into the queue; but one that yields nothing new would bar the way to all others.
-    if (saw_itself_ && saw_new_) {
+    // With no edit drawn or possible the child is the strategy itself and goes back.
+    bool returns = saw_itself_ && (config_.drop_stale ? saw_new_ : IsClose(candidate.makespan));
+    if (returns) {
       queue_.Push(std::move(candidate));
     } else if (config_.refill) {
       followed_.push_back(std::move(candidate));
@@ -116,13 +116,22 @@ class Backtracking {
   void MakeChild(EditKind kind, Child* child) {
     child->grouping = parent_;
     child->edits.clear();
-    int32_t num_edits = rng_.Below(config_.beta + 1);
-    for (int32_t i = 0; i < num_edits; ++i) {
-      Edit edit;
-      if (!sampler_.ApplyRandom(kind, &rng_, &child->grouping, &edit)) break;
-      child->edits.push_back(edit);
+    if (config_.num_chains == 0) {
+      ApplyEdits(kind, rng_.Below(config_.beta + 1), child);
+    }
+    for (int32_t i = 0; i < config_.num_chains; ++i) {
+      sampler_.ApplyChain(kind, 1 + rng_.Below(config_.beta), &rng_, &child->grouping,
+                          &child->edits);
     }
     child->hash = child->grouping.Hash();
+  }
+
+  void ApplyEdits(EditKind kind, int32_t num_edits, Child* child) {
+    for (int32_t i = 0; i < num_edits; ++i) {
+      Edit edit;
+      if (!sampler_.ApplyRandom(kind, &rng_, &child->grouping, &edit)) return;
+      child->edits.push_back(edit);
+    }
   }
 
   void Judge(int32_t node, const Child& child) {

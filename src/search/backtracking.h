@@ -18,9 +18,9 @@ namespace disco_fuse {
  *         if H' is cheaper than the best: best = H', unchanged = 0    otherwise: unchanged += 1
  *         if H' costs at most alpha times the best: push H', unless it waits there already
  *
- * Two additions keep the queue useful. Where no edit is drawn or possible, H' is H; it is pushed
- * only if another child of this round was new, or a strategy that has no edits left would be popped
- * for ever. And a queue that runs empty is filled again (SearchConfig::refill).
+ * A place that the rules forbid is drawn again, num_tries times. Where no edit is drawn or possible
+ * H' is H, which then goes back into the queue. Options beyond the paper say when it does not
+ * (SearchConfig::drop_stale), and fill a queue that has run empty (SearchConfig::refill).
  *
  * The same arguments give the same result on every machine.
  *

@@ -34,6 +34,42 @@ bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit*
   return false;
 }
 
+void EditSampler::ApplyChain(EditKind kind, int32_t length, Rng* rng, Grouping* grouping,
+                             std::vector<Edit>* applied) {
+  if (consumers_.empty()) return;
+  int32_t into = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
+  for (int32_t i = 0; i < length; ++i) {
+    Edit edit;
+    bool done = false;
+    for (int32_t j = 0; j < num_tries_ && !done; ++j) {
+      done = DrawInto(kind, into, rng, *grouping, &edit) &&
+             ApplyEdit(limits_, edit, grouping).allowed();
+    }
+    if (!done) return;
+    applied->push_back(edit);
+  }
+}
+
+/*! \brief A producer of any member of the group that is home of `into`. */
+bool EditSampler::DrawInto(EditKind kind, int32_t into, Rng* rng, const Grouping& grouping,
+                           Edit* edit) {
+  int32_t group = grouping.home(into);
+  grouping.Members(group, &members_);
+  places_.clear();
+  for (int32_t member : members_) {
+    // The edit names the group by an op that is at home there.
+    if (grouping.home(member) != group) continue;
+    for (const DataEnd& end : graph_->producers(member)) {
+      if (!grouping.Holds(group, end.op) && IsFusible(*graph_, end.op)) {
+        places_.push_back({kind, end.op, member});
+      }
+    }
+  }
+  if (places_.empty()) return false;
+  *edit = places_[rng->Below(static_cast<int32_t>(places_.size()))];
+  return true;
+}
+
 bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit) {
   if (consumers_.empty()) return false;
   int32_t consumer = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];

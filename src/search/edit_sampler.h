@@ -18,8 +18,16 @@ class EditSampler {
    * \return false if none of num_tries places allowed it.
    */
   bool ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit* applied);
+  /*!
+   * \brief Fuses producers one after the other into the group of one random op.
+   * \param kind kFuse or kFuseDuplicate.
+   * \param applied The edits are appended; fewer than `length` where the group has no more.
+   */
+  void ApplyChain(EditKind kind, int32_t length, Rng* rng, Grouping* grouping,
+                  std::vector<Edit>* applied);
 
  private:
+  bool DrawInto(EditKind kind, int32_t into, Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit);
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
@@ -31,6 +39,8 @@ class EditSampler {
   /*! Ops that may be fused with at least one of their producers, as far as one op tells. */
   std::vector<int32_t> consumers_;
   std::vector<int32_t> choices_;
+  std::vector<Edit> places_;
+  std::vector<int32_t> members_;
 };
 
 }  // namespace disco_fuse

@@ -20,11 +20,16 @@ void Require(bool ok, const char* field, const T& value, const char* allowed) {
 void SearchConfig::Check() const {
   Require(std::isfinite(alpha) && alpha >= 1, "alpha", alpha, "finite and >= 1");
   Require(beta >= 1, "beta", beta, ">= 1");
+  Require(num_chains >= 0, "num_chains", num_chains, ">= 0");
   Require(patience >= 1, "patience", patience, ">= 1");
   Require(children_per_pop >= 1, "children_per_pop", children_per_pop, ">= 1");
   Require(queue_cap != 0, "queue_cap", queue_cap, ">= 1 or no cap");
   Require(num_tries >= 1, "num_tries", num_tries, ">= 1");
   Require(!methods.empty(), "methods", "none", "at least one kind of edit");
+  for (EditKind kind : methods) {
+    Require(num_chains == 0 || IsFusion(kind), "num_chains", num_chains,
+            "0 unless all methods are fusions");
+  }
   Require(report_every >= 1, "report_every", report_every, ">= 1");
   Require(limits.max_group_ops >= 1, "max_group_ops", limits.max_group_ops, ">= 1");
   Require(limits.max_group_args >= 1, "max_group_args", limits.max_group_args, ">= 1");

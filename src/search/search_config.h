@@ -18,6 +18,9 @@ struct SearchConfig {
   double alpha = 1.05;
   /*! A candidate is made by 0 to beta edits of one kind. */
   int32_t beta = 10;
+  /*! If > 0, a candidate is made by that many chains of 1 to beta edits instead; each chain fuses
+   * more and more producers into the group of one op (the authors' code: 5 chains). */
+  int32_t num_chains = 0;
   /*! Candidates without improvement after which the search ends. */
   int64_t patience = 1000;
   uint64_t seed = 0;
@@ -29,7 +32,11 @@ struct SearchConfig {
   int64_t queue_cap = -1;
   /*! Whether a queue that runs empty before patience ends gets back everything within alpha of the
    * best. The paper's algorithm stops there, on small graphs after a handful of candidates. */
-  bool refill = true;
+  bool refill = false;
+  /*! Whether a strategy that is its own child (no edit drawn or possible) goes back into the queue
+   * only if one of its other children was new. In the paper it always does, and being the cheapest
+   * may be popped again and again while others wait. */
+  bool drop_stale = false;
   /*! Random places tried per edit before it is given up. */
   int32_t num_tries = 8;
   std::vector<EditKind> methods = {EditKind::kFuse, EditKind::kFuseDuplicate,

@@ -17,6 +17,10 @@ enum class EditKind : int32_t {
   kMergeBuckets = 2,  /*!< the buckets of two allreduce ops become one message */
 };
 
+inline bool IsFusion(EditKind kind) {
+  return kind == EditKind::kFuse || kind == EditKind::kFuseDuplicate;
+}
+
 /*! \brief One change of a strategy, told by two ops; their groups at that time are meant. */
 struct Edit {
   EditKind kind = EditKind::kFuse;

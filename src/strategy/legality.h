@@ -28,10 +28,16 @@ class FusionDecision {
 
 /*! \brief Which buckets are neighbours, that is, may be merged by one edit. */
 enum class BucketNeighbours : int32_t {
-  /*! Their gradients come from one unit or from two units joined by an edge (the paper's text). */
+  /*!
+   * The paper's text: gradient ops in a producer/consumer relation after fusion, that is, two
+   * gradients come from one unit or from two units joined by an edge. A library call is a unit of
+   * its own that no other gradient is computed from; where weight gradients are library calls, one
+   * layer's weight, bias and scale become neighbours through the kernel they share, but two layers
+   * do not, because the call for the input gradient stands between them.
+   */
   kProducerConsumer = 0,
-  /*! The above, or their gradients follow each other in production order. Weight gradients that
-   * are library calls never read each other, so that the rule above alone would merge nothing. */
+  /*! The above, or their gradients follow each other in production order: our extension, which
+   * makes neighbours of layers too. */
   kProductionOrder = 1,
 };
 
@@ -40,7 +46,7 @@ struct FusionLimits {
   int32_t max_group_ops = 64;
   /*! External inputs plus outputs of one kernel. */
   int32_t max_group_args = 64;
-  BucketNeighbours bucket_neighbours = BucketNeighbours::kProductionOrder;
+  BucketNeighbours bucket_neighbours = BucketNeighbours::kProducerConsumer;
 };
 
 // One function per rule. `ops` are the members of the group, ascending, copies included.

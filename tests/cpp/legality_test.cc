@@ -236,7 +236,9 @@ TEST(Legality, BucketsDoNotReachEachOther) {
   int32_t a = builder.AllReduce(g);
   int32_t update = builder.Elemwise({a});
   int32_t b = builder.AllReduce(update);
-  EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}}), "cycle");
+  FusionLimits limits;
+  limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+  EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}}, limits), "cycle");
 }
 
 TEST(Legality, OnlyNeighbouringBucketsAreMerged) {
@@ -253,6 +255,7 @@ TEST(Legality, OnlyNeighbouringBucketsAreMerged) {
   EXPECT_EQ(RuleOf(graph, {{kMerge, collectives[0], last}}, paper), "allowed");
   EXPECT_EQ(RuleOf(graph, {{kMerge, last, collectives[0]}}, paper), "allowed");
   FusionLimits ordered;
+  ordered.bucket_neighbours = BucketNeighbours::kProductionOrder;
   EXPECT_EQ(RuleOf(graph, {{kMerge, collectives[0], collectives[1]}}, ordered), "allowed");
   EXPECT_EQ(RuleOf(graph, {{kMerge, collectives[0], collectives[2]}}, ordered), "neighbours");
   EXPECT_EQ(

@@ -7,6 +7,7 @@
 
 #include "cost/roofline.h"
 #include "search/backtracking.h"
+#include "search/edit_sampler.h"
 #include "search/exhaustive.h"
 #include "search/lower_bound.h"
 #include "test_graphs.h"
@@ -54,7 +55,7 @@ TEST(Search, ASeedMeansTheSamePlanEverywhere) {
   OpGraph graph = TwoLayers(6);
   CallbackCostModel model = CountingModel();
   SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
-  EXPECT_EQ(ToHex(result.best.hash()), "fa8519005138ab5bf6dadf0111ab5707");
+  EXPECT_EQ(ToHex(result.best.hash()), "05707b92342b8cecdc4aaea67c66f886");
 }
 
 TEST(Search, EditsLeadToTheResult) {
@@ -67,6 +68,13 @@ TEST(Search, EditsLeadToTheResult) {
   EXPECT_EQ(replayed.hash(), result.best.hash());
 }
 
+/*! \brief A search that ends by patience or a limit only, however small the graph. */
+SearchConfig Persistent() {
+  SearchConfig config;
+  config.refill = config.drop_stale = true;
+  return config;
+}
+
 TEST(Search, FindsWhatExhaustiveSearchFinds) {
   OpGraph graph = TwoLayers();
   CallbackCostModel model = CountingModel();
@@ -74,7 +82,7 @@ TEST(Search, FindsWhatExhaustiveSearchFinds) {
   EXPECT_EQ(oracle.stop_reason, StopReason::kExhausted);
   EXPECT_LE(oracle.lower_bound, oracle.makespan);
   EXPECT_EQ(Replay(graph, {}, Strategy::Unfused(graph), oracle.edits).hash(), oracle.best.hash());
-  SearchResult result = Search(graph, model, TestCluster(), {}, {}, {});
+  SearchResult result = Search(graph, model, TestCluster(), Persistent(), {}, {});
   EXPECT_EQ(result.makespan, oracle.makespan);
 }
 
@@ -92,6 +100,7 @@ TEST(Search, StopsForEveryReason) {
   };
   SearchConfig config;
   config.report_every = 1;
+  config.drop_stale = config.refill = true;
   EXPECT_EQ(run(config, {}).stop_reason, StopReason::kPatience);
   config.max_steps = 40;
   SearchResult limited = run(config, {});
@@ -107,7 +116,7 @@ TEST(Search, StopsForEveryReason) {
   EXPECT_EQ(run(config, say(Verdict::kTimeLimit)).stop_reason, StopReason::kTimeLimit);
 }
 
-TEST(Search, AnEmptyQueueEndsThePapersSearchAndRefillsOurs) {
+TEST(Search, AnEmptyQueueEndsTheSearchUnlessRefilled) {
   // Everything but the unfused strategy is too dear to be followed up.
   OpGraph graph = TwoLayers();
   CallbackCostModel model("dear", [](const OpGraph&, const std::vector<Group>& groups) {
@@ -116,16 +125,42 @@ TEST(Search, AnEmptyQueueEndsThePapersSearchAndRefillsOurs) {
     return times_us;
   });
   SearchConfig config;
-  config.refill = false;
+  config.drop_stale = true;
   config.methods = {EditKind::kFuse};
-  SearchResult paper = Search(graph, model, TestCluster(), config, {}, {});
-  EXPECT_EQ(paper.stop_reason, StopReason::kQueueEmpty);
-  EXPECT_LT(paper.num_candidates, 100);
+  SearchResult emptied = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(emptied.stop_reason, StopReason::kQueueEmpty);
+  EXPECT_LT(emptied.num_candidates, 100);
   config.refill = true;
-  SearchResult ours = Search(graph, model, TestCluster(), config, {}, {});
-  EXPECT_EQ(ours.stop_reason, StopReason::kPatience);
-  EXPECT_EQ(ours.num_candidates, config.patience);
-  EXPECT_EQ(ours.makespan, ours.initial_makespan);
+  SearchResult refilled = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(refilled.stop_reason, StopReason::kPatience);
+  EXPECT_EQ(refilled.num_candidates, config.patience);
+  EXPECT_EQ(refilled.makespan, refilled.initial_makespan);
+}
+
+/*! \brief Two ops that may be fused, which costs more than alpha allows. */
+SearchResult SearchDearPair(bool drop_stale) {
+  GraphBuilder builder;
+  builder.Elemwise({builder.Elemwise({})});
+  OpGraph graph = builder.Build();
+  CallbackCostModel model("dear", [](const OpGraph&, const std::vector<Group>& groups) {
+    std::vector<double> times_us;
+    for (const Group& group : groups) times_us.push_back(group.ops.size() > 1 ? 1000 : 1);
+    return times_us;
+  });
+  SearchConfig config;
+  config.drop_stale = drop_stale;
+  config.methods = {EditKind::kMergeBuckets, EditKind::kFuse};
+  return Search(graph, model, TestCluster(), config, {}, {});
+}
+
+TEST(Search, InThePaperAStrategyThatIsItsOwnChildGoesBackIntoTheQueue) {
+  // There is no bucket to merge, so that the unfused strategy is its own child every time.
+  SearchResult paper = SearchDearPair(/*drop_stale=*/false);
+  EXPECT_EQ(paper.stop_reason, StopReason::kPatience);
+  EXPECT_EQ(paper.num_candidates, 1000);
+  SearchResult ours = SearchDearPair(/*drop_stale=*/true);
+  EXPECT_EQ(ours.stop_reason, StopReason::kQueueEmpty);
+  EXPECT_LE(ours.num_candidates, 20);
 }
 
 TEST(Search, ReportsImprovementsAndProgress) {
@@ -180,6 +215,24 @@ TEST(Search, RoundsAndCapsAreOptions) {
   for (const Edit& edit : result.edits) EXPECT_EQ(edit.kind, EditKind::kFuseDuplicate);
 }
 
+TEST(Search, AChainFusesIntoOneGroup) {
+  GraphBuilder builder;
+  int32_t x = builder.Elemwise({});
+  for (int i = 0; i < 30; ++i) x = builder.Elemwise({x});
+  OpGraph graph = builder.Build();
+  EditSampler sampler(graph, {}, 8);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Rng rng(seed);
+    Grouping grouping(graph);
+    std::vector<Edit> edits;
+    sampler.ApplyChain(EditKind::kFuse, 4, &rng, &grouping, &edits);
+    size_t num_groups = grouping.Order().size();
+    EXPECT_EQ(num_groups + edits.size(), 31u);
+    int32_t group = grouping.home(edits[0].consumer);
+    for (const Edit& edit : edits) EXPECT_EQ(grouping.home(edit.producer), group);
+  }
+}
+
 TEST(Search, BadPredictionsEndTheSearch) {
   OpGraph graph = TwoLayers();
   CallbackCostModel model("liar", [](const OpGraph&, const std::vector<Group>& groups) {
@@ -210,6 +263,8 @@ TEST(Search, ConfigErrorsNameTheField) {
             "SearchConfig: beta must be >= 1, got 0");
   EXPECT_EQ(error_of([](SearchConfig* c) { c->methods.clear(); }),
             "SearchConfig: methods must be at least one kind of edit, got none");
+  EXPECT_EQ(error_of([](SearchConfig* c) { c->num_chains = 5; }),
+            "SearchConfig: num_chains must be 0 unless all methods are fusions, got 5");
 }
 
 TEST(LowerBound, CountsLibraryCallsAndCommunication) {

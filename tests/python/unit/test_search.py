@@ -26,7 +26,8 @@ def test_exhaustive_search_is_reached_and_not_beaten(graph: OpGraph) -> None:
     oracle = exhaustive(graph, MODEL, CLUSTER)
     assert search(graph, MODEL, CLUSTER).makespan_us >= oracle.makespan_us
     # The default alpha may cut off the only way to the optimum; a large one follows every way.
-    found = search(graph, MODEL, CLUSTER, SearchConfig(alpha=100.0, patience=3000))
+    loose = SearchConfig(alpha=100.0, patience=3000, refill=True, drop_stale=True)
+    found = search(graph, MODEL, CLUSTER, loose)
     assert found.makespan_us == oracle.makespan_us
     assert oracle.stop_reason == "exhausted"
     assert oracle.lower_bound_us <= oracle.makespan_us
@@ -50,6 +51,25 @@ def run(**options: object) -> SearchResult:
 def test_a_seed_is_a_plan() -> None:
     assert run(seed=3) == run(seed=3)
     assert run(seed=3).stop_reason == "patience"
+
+
+def test_presets() -> None:
+    paper = SearchConfig.preset("paper")
+    assert paper == SearchConfig()
+    assert (paper.alpha, paper.beta, paper.patience, paper.queue_cap) == (1.05, 10, 1000, None)
+    assert paper.methods == ("fuse", "fuse-duplicate", "merge-buckets")
+    assert paper.limits.bucket_neighbours == "producer-consumer"
+    assert (paper.refill, paper.drop_stale) == (False, False)
+    code = SearchConfig.preset("reference-code")
+    assert (code.alpha, code.beta, code.num_chains, code.queue_cap) == (1.1, 10, 5, 50)
+    found = search(fork(), MODEL, CLUSTER, code)
+    assert {edit.kind for edit in found.edits} <= {"fuse-duplicate"}
+    assert (found.stop_reason, found.num_candidates) == ("max-steps", 1000)
+    assert found.num_steps == 100
+    assert SearchConfig.preset("full", seed=7).seed == 7
+    assert SearchConfig.preset("full").limits.bucket_neighbours == "production-order"
+    with pytest.raises(ValueError, match=r"the preset must be one of .*'full'.*, got 'fast'"):
+        SearchConfig.preset("fast")
 
 
 def test_limits() -> None:
@@ -125,6 +145,8 @@ def test_limits_bound_the_space() -> None:
     [
         ("alpha", 0.5),
         ("beta", 0),
+        ("num_chains", -1),
+        ("num_chains", 5),
         ("patience", 0),
         ("seed", -1),
         ("max_steps", -1),
