@@ -27,7 +27,7 @@ LAYERS = [
     ["extract"],
     ["apply", "donate", "fuse_ops"],
     ["baselines"],
-    ["build", "testing"],
+    ["build", "testing", "tuning"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner"],
     ["compare"],
