@@ -23,7 +23,7 @@ LAYERS = [
     ["strategy", "tensor_fusion"],
     ["cost_model", "kernels", "frontend"],
     ["simulate", "insert", "own_gradients", "workload"],
-    ["adjoint", "search", "lower", "zoo"],
+    ["adjoint", "bound", "search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "fuse_ops"],
     ["baselines"],
