@@ -13,7 +13,9 @@ from disco_fuse.device import DeviceSpec
 
 __all__ = ["AllReduceModel", "ClusterSpec", "DeviceSpec", "FusionLimits", "SearchConfig"]
 
-EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
+PAPER_EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
+# In the order of EditKind in src/strategy/edit.h.
+EDIT_KINDS = (*PAPER_EDIT_KINDS, "split-bucket", "move-gradient", "take-out", "reorder")
 BUCKET_NEIGHBOURS = ("producer-consumer", "production-order")
 
 
@@ -59,6 +61,8 @@ _MOST = {
     "beta": 10_000,
     "patience": 2**31 - 1,
     "children_per_pop": 10_000,
+    "num_starts": 10_000,
+    "num_threads": 1024,
     "num_tries": 10_000,
     "report_every": 1_000_000,
 }
@@ -88,7 +92,9 @@ class SearchConfig:
     time_limit_s : float, optional
         Seconds at most; a result found under a time limit is not reproducible.
     methods : tuple of str
-        Kinds of edits, out of "fuse", "fuse-duplicate", "merge-buckets".
+        Kinds of edits: the paper's "fuse", "fuse-duplicate" and "merge-buckets", and beyond it
+        "split-bucket", "move-gradient", "take-out" and "reorder"; see
+        :class:`~disco_fuse.strategy.Edit`.
     children_per_pop : int
         Rounds of all methods per popped strategy (authors' code: 10).
     queue_cap : int, optional
@@ -100,6 +106,11 @@ class SearchConfig:
         Whether a strategy that is its own child, because no edit was drawn or possible, is queued
         again only if it also had a child that was new. In the paper it always is, and the cheapest
         may come back again and again while others wait.
+    num_starts : int
+        Independent searches, the first with ``seed`` and the others with seeds derived from it;
+        the best result counts. ``patience`` and ``max_steps`` are those of each.
+    num_threads : int
+        Threads for them. The result is the same for any number, unless time is limited.
     num_tries : int
         Random places tried per edit before it is given up.
     report_every : int
@@ -114,11 +125,13 @@ class SearchConfig:
     seed: int = 0
     max_steps: int | None = None
     time_limit_s: float | None = None
-    methods: tuple[str, ...] = EDIT_KINDS
+    methods: tuple[str, ...] = PAPER_EDIT_KINDS
     children_per_pop: int = 1
     queue_cap: int | None = None
     refill: bool = False
     drop_stale: bool = False
+    num_starts: int = 1
+    num_threads: int = 1
     num_tries: int = 8
     report_every: int = 256
     limits: FusionLimits = field(default_factory=FusionLimits)
@@ -126,10 +139,10 @@ class SearchConfig:
     def __post_init__(self) -> None:
         ok = _is_number(self.alpha) and self.alpha >= 1
         _require(ok, "SearchConfig.alpha", "finite, >= 1", self.alpha)
-        for name in ("beta", "patience", "children_per_pop", "num_tries", "report_every"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            ok = isinstance(value, int) and 1 <= value <= _MOST[name]
-            _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {_MOST[name]}", value)
+            ok = isinstance(value, int) and 1 <= value <= most
+            _require(ok, f"SearchConfig.{name}", f"an integer from 1 to {most}", value)
         ok = isinstance(self.num_chains, int) and 0 <= self.num_chains <= _MOST["beta"]
         allowed = f"an integer from 0 to {_MOST['beta']}"
         _require(ok, "SearchConfig.num_chains", allowed, self.num_chains)
@@ -179,6 +192,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "full": {
         "refill": True,
         "drop_stale": True,
+        "methods": EDIT_KINDS,
         "limits": FusionLimits(bucket_neighbours="production-order"),
     },
 }

@@ -12,7 +12,13 @@ from types import FrameType
 from typing import Any
 
 from disco_fuse import _ffi
-from disco_fuse.config import EDIT_KINDS, ClusterSpec, FusionLimits, SearchConfig
+from disco_fuse.config import (
+    EDIT_KINDS,
+    PAPER_EDIT_KINDS,
+    ClusterSpec,
+    FusionLimits,
+    SearchConfig,
+)
 from disco_fuse.cost_model.base import CostModel
 from disco_fuse.graph import OpGraph
 from disco_fuse.simulate import native_cluster
@@ -61,11 +67,24 @@ class SearchResult:
     start : int
         Where ``edits`` start: 0 is the unfused strategy, i the i-th of ``initial``, from 1.
     edits : tuple of Edit
-        ``replay(graph, edits, start)`` gives the grouping of ``best``.
+        ``replay(graph, edits, start, limits=config.limits)`` has the hash of ``best``.
+    found_us : float
+        Makespan of the best that was reached from the unfused strategy alone, before ``initial``
+        was looked at. ``makespan_us`` is smaller if ``initial`` helped.
+    best_start : int
+        The fastest start as it is, numbered like ``start``; so 0 if none of ``initial`` is faster
+        than the unfused strategy.
+    best_start_us : float
+        Its makespan.
     num_steps, num_candidates : int
         Strategies taken from the queue, and candidates judged.
+    num_found_candidates : int
+        Candidates judged before ``initial`` was looked at.
+    num_unseen : int
+        Candidates with at least one edit that the search had not met before.
     stop_reason : str
-        "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted".
+        "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted"; of
+        several searches that of the best, unless one was interrupted or ran out of time.
     """
 
     best: Strategy
@@ -74,8 +93,13 @@ class SearchResult:
     lower_bound_us: float
     start: int
     edits: tuple[Edit, ...]
+    found_us: float
+    best_start: int
+    best_start_us: float
     num_steps: int
     num_candidates: int
+    num_found_candidates: int
+    num_unseen: int
     stop_reason: str
 
 
@@ -90,12 +114,14 @@ def search(
     """Algorithm 1 of Yi et al., TPDS 2022 (arXiv 2209.12769); see ``src/search/backtracking.h``.
 
     The same arguments give the same result on every machine, unless a time limit or Ctrl-C ends
-    the search, after which the best strategy so far is returned.
+    the search, after which the best strategy so far is returned. Cost models in Python are called
+    by one thread only, whatever ``config.num_threads`` is.
 
     Parameters
     ----------
     initial : sequence of Strategy
-        Join the unfused strategy in the queue.
+        Where a second phase of the search starts, after one from the unfused strategy; the result
+        is never worse than any of them. The phases share ``max_steps`` and the time limit.
     on_event : callable, optional
         Called on every improvement and every ``config.report_every`` candidates.
 
@@ -108,7 +134,9 @@ def search(
     started = time.monotonic()
     with _interrupt_flag() as interrupted:
 
-        def observe(steps: int, candidates: int, makespan_ns: int, improved: bool) -> int:
+        def observe(
+            steps: int, candidates: int, makespan_ns: int, improved: bool, run: int, phase: int
+        ) -> int:
             elapsed = time.monotonic() - started
             if on_event is not None:
                 on_event(
@@ -122,8 +150,10 @@ def search(
                 )
             if interrupted():
                 return _INTERRUPTED
-            late = config.time_limit_s is not None and elapsed >= config.time_limit_s
-            return _TIME_LIMIT if late else _CONTINUE
+            if config.time_limit_s is None:
+                return _CONTINUE
+            end = config.time_limit_s * _share(config, cost_model, run, phase, bool(initial))
+            return _TIME_LIMIT if elapsed >= end else _CONTINUE
 
         return _result(
             graph,
@@ -145,8 +175,20 @@ def exhaustive(
     *,
     limits: FusionLimits | None = None,
     max_states: int = 100_000,
+    methods: tuple[str, ...] = PAPER_EDIT_KINDS,
+    all_orders: bool = False,
 ) -> SearchResult:
     """The best of all strategies that legal edits reach: an oracle for tiny graphs.
+
+    Parameters
+    ----------
+    max_states : int
+        Strategies to visit at most.
+    methods : tuple of str
+        Kinds of edits, as in :class:`~disco_fuse.config.SearchConfig`.
+    all_orders : bool
+        Try every order of the units of every strategy, and not only the list schedule: for graphs
+        of up to 6 ops or so.
 
     Raises
     ------
@@ -161,8 +203,23 @@ def exhaustive(
             native_cluster(cluster),
             native_limits(limits),
             max_states,
+            _kinds(methods),
+            all_orders,
         ),
     )
+
+
+def _share(
+    config: SearchConfig, cost_model: CostModel, run: int, phase: int, two_phases: bool
+) -> float:
+    """The part of the time limit after which a phase of a search has to end.
+
+    Searches that have to wait for a thread get equal parts, and so do the phases of each.
+    """
+    at_once = min(config.num_threads if cost_model.thread_safe else 1, config.num_starts)
+    waves = -(-config.num_starts // at_once)
+    done = 1.0 if phase == 1 or not two_phases else 0.5
+    return (run // at_once + done) / waves
 
 
 @contextmanager
@@ -188,6 +245,10 @@ def _interrupt_flag() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
+def _kinds(methods: Sequence[str]) -> list[int]:
+    return [EDIT_KINDS.index(method) for method in methods]
+
+
 def _native_config(config: SearchConfig) -> dict[str, Any]:
     return {
         "alpha": float(config.alpha),
@@ -200,16 +261,21 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
         "num_chains": config.num_chains,
         "refill": config.refill,
         "drop_stale": config.drop_stale,
+        "num_starts": config.num_starts,
+        "num_threads": config.num_threads,
         "num_tries": config.num_tries,
         "report_every": config.report_every,
-        "methods": [EDIT_KINDS.index(method) for method in config.methods],
+        "methods": _kinds(config.methods),
         "limits": native_limits(config.limits),
     }
 
 
 def _result(graph: OpGraph, parts: Any) -> SearchResult:
     handle, numbers, edits, stop_reason = parts
-    makespan, initial, bound, start, steps, candidates = _ffi.array(numbers).tolist()
+    makespan, initial, bound, start, found, best_start, best_start_ns, *counts = _ffi.array(
+        numbers
+    ).tolist()
+    steps, candidates, found_candidates, unseen = counts
     rows = _ffi.array(edits).reshape(-1, 3).tolist()
     return SearchResult(
         best=Strategy(handle, graph),
@@ -218,7 +284,12 @@ def _result(graph: OpGraph, parts: Any) -> SearchResult:
         lower_bound_us=bound / 1000,
         start=start,
         edits=tuple(Edit(kind=EDIT_KINDS[kind], producer=p, consumer=c) for kind, p, c in rows),
+        found_us=found / 1000,
+        best_start=best_start,
+        best_start_us=best_start_ns / 1000,
         num_steps=steps,
         num_candidates=candidates,
+        num_found_candidates=found_candidates,
+        num_unseen=unseen,
         stop_reason=str(stop_reason),
     )

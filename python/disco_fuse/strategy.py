@@ -27,7 +27,12 @@ class Edit:
     kind : str
         "fuse": the groups of both ops become one kernel. "fuse-duplicate": ``producer`` is
         recomputed in the group of ``consumer`` and kept for others. "merge-buckets": the buckets
-        of two allreduce ops become one message.
+        of two allreduce ops become one message. Beyond the paper: "split-bucket": the bucket of
+        both is cut in front of ``consumer``, in the order in which gradients are produced.
+        "move-gradient": ``producer`` goes into the neighbouring bucket of ``consumer``. "take-out":
+        ``producer``, with what only serves it, leaves the group that is home of ``consumer``; a
+        copy goes back to its home. "reorder": the unit of ``producer`` gets the urgency of
+        ``consumer`` in the list schedule, or, if that is -1, its own again.
     producer, consumer : int
         Op ids.
     """
@@ -74,9 +79,12 @@ class Strategy:
         Ops that are computed once more in another group.
     order : tuple of int
         Representatives of all units in emitted order.
+    priorities : tuple of (op, rank)
+        Units, by representative, with a given urgency in the list schedule instead of the derived
+        one. Ranks are ids of the ops that produce gradients last; smaller is more urgent.
     hash : str
-        Hexadecimal hash of the grouping. The order is not part of it: it follows from the grouping
-        and the costs.
+        Hexadecimal hash of grouping and priorities. The order is not part of it: it follows from
+        them and from the costs.
     """
 
     def __init__(self, handle: Any, graph: OpGraph) -> None:
@@ -95,6 +103,7 @@ class Strategy:
         group_of: Sequence[int] | npt.NDArray[np.integer[Any]],
         duplicated: Iterable[tuple[int, int]] = (),
         order: Sequence[int] | None = None,
+        priorities: Iterable[tuple[int, int]] = (),
         *,
         limits: FusionLimits | None = None,
     ) -> Strategy:
@@ -109,6 +118,8 @@ class Strategy:
         order : sequence of int, optional
             Canonical representatives; default: a topological order, see
             :func:`disco_fuse.simulate.schedule`.
+        priorities : iterable of (op, rank)
+            Of any ops; of several for one unit the most urgent counts.
         limits : FusionLimits, optional
             Caps on kernels; buckets are not capped and need not be neighbours.
 
@@ -118,6 +129,7 @@ class Strategy:
             With the reason of the rule that is violated.
         """
         pairs = [[op, group] for op, group in duplicated]
+        ranks = [[op, rank] for op, rank in priorities]
         return cls(
             _ffi.function("strategy.create")(
                 graph._handle,
@@ -125,6 +137,7 @@ class Strategy:
                 np.array(group_of, np.int32).reshape(-1),
                 np.array(pairs, np.int32).reshape(-1),
                 np.array([] if order is None else order, np.int32).reshape(-1),
+                np.array(ranks, np.int32).reshape(-1),
             ),
             graph,
         )
@@ -151,6 +164,11 @@ class Strategy:
     @cached_property
     def order(self) -> tuple[int, ...]:
         return tuple(_ffi.array(_ffi.function("strategy.order")(self._handle)).tolist())
+
+    @cached_property
+    def priorities(self) -> tuple[tuple[int, int], ...]:
+        flat = _ffi.array(_ffi.function("strategy.priorities")(self._handle)).reshape(-1, 2)
+        return tuple((int(op), int(rank)) for op, rank in flat)
 
     @cached_property
     def hash(self) -> str:
@@ -182,12 +200,13 @@ class Strategy:
         ]
 
     def to_json(self) -> str:
-        """Grouping and order as JSON text."""
+        """Grouping, order and priorities as JSON text."""
         return json.dumps(
             {
                 "group_of": self.group_of.tolist(),
                 "duplicated": [list(pair) for pair in self.duplicated],
                 "order": list(self.order),
+                "priorities": [list(pair) for pair in self.priorities],
             }
         )
 
@@ -199,7 +218,8 @@ class Strategy:
         data = json.loads(text)
         try:
             pairs = [(op, group) for op, group in data["duplicated"]]
-            return cls.create(graph, data["group_of"], pairs, data["order"], limits=limits)
+            ranks = [(op, rank) for op, rank in data["priorities"]]
+            return cls.create(graph, data["group_of"], pairs, data["order"], ranks, limits=limits)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the JSON of a Strategy: {error}") from error
 

@@ -30,6 +30,8 @@ class CostModel {
    */
   virtual std::vector<Nanoseconds> Predict(const OpGraph& graph,
                                            const std::vector<Group>& groups) const = 0;
+  /*! \brief Whether several threads may call Predict at a time. */
+  virtual bool thread_safe() const { return false; }
   /*!
    * \brief A time that `op` adds to every unit that computes it, in every strategy.
    *

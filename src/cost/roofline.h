@@ -53,6 +53,7 @@ class RooflineCostModel : public CostModel {
    */
   RooflineCostModel(const OpGraph& graph, DeviceSpec device, std::vector<double> op_times_us);
   const std::string& name() const override { return name_; }
+  bool thread_safe() const override { return true; }
   std::vector<Nanoseconds> Predict(const OpGraph& graph,
                                    const std::vector<Group>& groups) const override;
   /*!

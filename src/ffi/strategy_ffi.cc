@@ -30,14 +30,27 @@ std::vector<int32_t> Flatten(const std::vector<Copy>& copies) {
   return flat;
 }
 
+std::vector<int32_t> Flatten(const std::vector<Priority>& priorities) {
+  std::vector<int32_t> flat;
+  for (const Priority& given : priorities) {
+    flat.push_back(given.op);
+    flat.push_back(given.rank);
+  }
+  return flat;
+}
+
 StrategyRef CreateStrategy(OpGraphRef graph, Fields limits, ffi::TensorView labels,
-                           ffi::TensorView copies, ffi::TensorView order) {
+                           ffi::TensorView copies, ffi::TensorView order,
+                           ffi::TensorView priorities) {
   std::vector<int32_t> flat = ToVector<int32_t>(copies);
   std::vector<Copy> pairs;
   for (size_t i = 0; i + 1 < flat.size(); i += 2) pairs.push_back({flat[i], flat[i + 1]});
+  flat = ToVector<int32_t>(priorities);
+  std::vector<Priority> given;
+  for (size_t i = 0; i + 1 < flat.size(); i += 2) given.push_back({flat[i], flat[i + 1]});
   return Translate([&] {
     return StrategyRef(Strategy::Create(graph->graph, ToLimits(limits), ToVector<int32_t>(labels),
-                                        pairs, ToVector<int32_t>(order)));
+                                        pairs, ToVector<int32_t>(order), given));
   });
 }
 
@@ -96,6 +109,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](StrategyRef s) { return ToTensor(s->strategy.group_of()); })
       .def("disco_fuse.strategy.duplicated",
            [](StrategyRef s) { return ToTensor(Flatten(s->strategy.duplicated())); })
+      .def("disco_fuse.strategy.priorities",
+           [](StrategyRef s) { return ToTensor(Flatten(s->strategy.priorities())); })
       .def("disco_fuse.strategy.order", [](StrategyRef s) { return ToTensor(s->strategy.order()); })
       .def("disco_fuse.strategy.hash",
            [](StrategyRef s) { return ffi::String(ToHex(s->strategy.hash())); });

@@ -166,6 +166,22 @@ void OpGraph::Index(const std::vector<ExternalRead>& external_reads) {
   }
   std::stable_sort(allreduce_ops_.begin(), allreduce_ops_.end(),
                    [this](int32_t a, int32_t b) { return ProductionRank(a) < ProductionRank(b); });
+  RankGradients();
+}
+
+void OpGraph::RankGradients() {
+  place_.assign(num_ops(), -1);
+  for (size_t i = 0; i < allreduce_ops_.size(); ++i) {
+    place_[allreduce_ops_[i]] = static_cast<int32_t>(i);
+  }
+  urgency_.assign(num_ops(), kNotUrgent);
+  for (int32_t id = num_ops() - 1; id >= 0; --id) {
+    if (IsAllReduce(id)) urgency_[id] = ProductionRank(id);
+    for (const DataEnd& end : consumers(id)) {
+      urgency_[id] = std::min(urgency_[id], urgency_[end.op]);
+    }
+    for (int32_t writer : order_after(id)) urgency_[id] = std::min(urgency_[id], urgency_[writer]);
+  }
 }
 
 void OpGraph::ComputeDigest(const std::vector<ExternalRead>& external_reads) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct DataEnd {
   bool keeps_rows;
 };
 
+/*! \brief The urgency of what no gradient waits for. */
+constexpr int32_t kNotUrgent = std::numeric_limits<int32_t>::max();
+
 /*! \brief An external value and the bytes read of it. */
 struct ValueRead {
   int32_t value;
@@ -84,6 +88,11 @@ class OpGraph {
   const std::vector<int32_t>& allreduce_ops() const { return allreduce_ops_; }
   /*! \brief Largest id among the producers of an allreduce op: its place in production order. */
   int32_t ProductionRank(int32_t allreduce_op) const;
+  /*! \brief Place of an allreduce op in allreduce_ops(). */
+  int32_t ProductionPlace(int32_t allreduce_op) const { return place_[allreduce_op]; }
+  /*! \brief Smallest production rank of an allreduce op that `id` is or leads to; else kNotUrgent.
+   */
+  int32_t Urgency(int32_t id) const { return urgency_[id]; }
   /*! \brief A value that must be written: the graph returns it, or nobody reads it. */
   bool MustWrite(int32_t id) const { return ops_[id].is_output || consumers(id).empty(); }
   bool IsAllReduce(int32_t id) const { return ops_[id].kind == OpKind::kAllReduce; }
@@ -93,6 +102,7 @@ class OpGraph {
 
  private:
   OpGraph() = default;
+  void RankGradients();
   void Index(const std::vector<ExternalRead>& external_reads);
   void ComputeDigest(const std::vector<ExternalRead>& external_reads);
 
@@ -104,6 +114,8 @@ class OpGraph {
   Csr<int32_t> order_after_;
   Csr<ValueRead> reads_;
   std::vector<int32_t> allreduce_ops_;
+  std::vector<int32_t> place_;   /*!< per op: its index in allreduce_ops_, or -1 */
+  std::vector<int32_t> urgency_; /*!< per op */
   Hash128 digest_;
 };
 

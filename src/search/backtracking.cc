@@ -7,6 +7,7 @@
 #include "search/candidate_queue.h"
 #include "search/edit_sampler.h"
 #include "search/lower_bound.h"
+#include "search/multi_start.h"
 
 namespace disco_fuse {
 namespace {
@@ -15,28 +16,25 @@ namespace {
 class Backtracking {
  public:
   Backtracking(const OpGraph& graph, const CostModel& model, const Cluster& cluster,
-               const SearchConfig& config, const Observer& observer)
+               const SearchConfig& config, uint64_t seed, const Observer& observer)
       : graph_(graph),
         config_(config),
         observer_(observer),
         evaluator_(graph, model, cluster),
         sampler_(graph, config.limits, config.num_tries),
-        rng_(config.seed),
+        rng_(seed),
         queue_(config.queue_cap),
         parent_(graph),
         children_(config.methods.size(), Child{Grouping(graph), {}, {}, -1}) {}
 
   SearchResult Run(const std::vector<Strategy>& initial) {
-    for (size_t i = 0; i < initial.size() + 1; ++i) {
-      AddStart(i == 0 ? Strategy::Unfused(graph_) : initial[i - 1], static_cast<int32_t>(i));
-    }
-    while (stop_reason_ == StopReason::kQueueEmpty && !queue_.empty()) {
-      Follow(queue_.Pop());
-      if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
-        stop_reason_ = StopReason::kPatience;
-      }
-      if (queue_.empty()) Refill();
-    }
+    AddStart(Strategy::Unfused(graph_), 0);
+    bool limited = config_.max_steps >= 0;
+    last_candidate_ = limited && !initial.empty() ? (config_.max_steps + 1) / 2 : config_.max_steps;
+    Explore();
+    found_makespan_ = makespan_;
+    num_found_candidates_ = num_candidates_;
+    if (!initial.empty()) FollowUp(initial);
     return Result();
   }
 
@@ -52,6 +50,35 @@ class Backtracking {
     Hash128 hash;
     int32_t slot; /*!< among the priced ones, < 0 if it was judged before */
   };
+
+  /*! \brief The second phase: from the best so far and the initial strategies. */
+  void FollowUp(const std::vector<Strategy>& initial) {
+    bool goes_on = stop_reason_ != StopReason::kInterrupted;
+    queue_.Clear();
+    followed_.clear();
+    queue_.Push({makespan_, best_.front(), best_node_});
+    for (size_t i = 0; i < initial.size(); ++i) AddStart(initial[i], static_cast<int32_t>(i) + 1);
+    if (!goes_on) return;
+    phase_ = 1;
+    unchanged_ = 0;
+    last_candidate_ = config_.max_steps;
+    stop_reason_ = StopReason::kQueueEmpty;
+    Explore();
+  }
+
+  /*! \brief Follows up what is queued until a limit is reached. */
+  void Explore() {
+    if (IsLast()) stop_reason_ = StopReason::kMaxSteps;
+    while (stop_reason_ == StopReason::kQueueEmpty && !queue_.empty()) {
+      Follow(queue_.Pop());
+      if (stop_reason_ == StopReason::kQueueEmpty && unchanged_ >= config_.patience) {
+        stop_reason_ = StopReason::kPatience;
+      }
+      if (queue_.empty()) Refill();
+    }
+  }
+
+  bool IsLast() const { return last_candidate_ >= 0 && num_candidates_ >= last_candidate_; }
 
   /*! \brief Judges the children of a strategy, and decides whether it shall have more of them. */
   void Follow(Candidate candidate) {
@@ -72,13 +99,17 @@ class Backtracking {
     parent_.Load(strategy);
     evaluator_.Price({&parent_});
     Nanoseconds makespan = evaluator_.Schedule(0);
-    if (start == 0) initial_makespan_ = makespan;
-    if (!visited_.emplace(strategy.hash(), makespan).second) return;
+    visited_.emplace(strategy.hash(), makespan);
+    if (start == 0 || makespan < best_start_makespan_) {
+      best_start_ = start;
+      best_start_makespan_ = makespan;
+    }
     int32_t node = AddNode(-1 - start, {});
-    if (best_.empty() || makespan < makespan_) {
+    if (start == 0 || makespan < makespan_) {
       SetBest(parent_.ToStrategy(evaluator_.Order(0)), node);
       makespan_ = makespan;
     }
+    if (start == 0) initial_makespan_ = makespan;
     queue_.Push({makespan, strategy, node});
   }
 
@@ -140,6 +171,7 @@ class Backtracking {
     saw_new_ = saw_new_ || is_new;
     saw_itself_ = saw_itself_ || child.edits.empty();
     if (is_new) entry->second = evaluator_.Schedule(child.slot);
+    if (is_new && !child.edits.empty()) ++num_unseen_;
     Nanoseconds makespan = entry->second;
     bool improved = makespan < makespan_;
     if (!child.edits.empty() && IsClose(makespan)) {
@@ -154,11 +186,9 @@ class Backtracking {
   }
 
   void Report(bool improved) {
-    if (config_.max_steps >= 0 && num_candidates_ >= config_.max_steps) {
-      stop_reason_ = StopReason::kMaxSteps;
-    }
+    if (IsLast()) stop_reason_ = StopReason::kMaxSteps;
     if (!observer_ || (!improved && num_candidates_ % config_.report_every != 0)) return;
-    Verdict verdict = observer_({num_steps_, num_candidates_, makespan_, improved});
+    Verdict verdict = observer_({num_steps_, num_candidates_, makespan_, improved, 0, phase_});
     if (verdict == Verdict::kTimeLimit) stop_reason_ = StopReason::kTimeLimit;
     if (verdict == Verdict::kInterrupted) stop_reason_ = StopReason::kInterrupted;
   }
@@ -177,8 +207,13 @@ class Backtracking {
     SearchResult result{best_.front()};
     result.makespan = makespan_;
     result.initial_makespan = initial_makespan_;
+    result.found_makespan = found_makespan_;
+    result.best_start = best_start_;
+    result.best_start_makespan = best_start_makespan_;
     result.num_steps = num_steps_;
     result.num_candidates = num_candidates_;
+    result.num_found_candidates = num_found_candidates_;
+    result.num_unseen = num_unseen_;
     result.stop_reason = stop_reason_;
     int32_t node = best_node_;
     for (; node >= 0; node = nodes_[node].parent) {
@@ -204,12 +239,19 @@ class Backtracking {
   std::vector<Strategy> best_; /*!< the incumbent, once there is one */
   Nanoseconds makespan_{0};
   Nanoseconds initial_makespan_{0};
+  Nanoseconds found_makespan_{0};
+  Nanoseconds best_start_makespan_{0};
+  int32_t best_start_ = 0;
   int32_t best_node_ = -1;
-  bool saw_itself_ = false; /*!< a child of the current strategy was no other strategy */
-  bool saw_new_ = false;    /*!< a child of the current strategy had not been visited */
+  int32_t phase_ = 0;
+  int64_t last_candidate_ = -1; /*!< the phase ends with it; < 0: no limit */
+  bool saw_itself_ = false;     /*!< a child of the current strategy was no other strategy */
+  bool saw_new_ = false;        /*!< a child of the current strategy had not been visited */
   int64_t unchanged_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_candidates_ = 0;
+  int64_t num_found_candidates_ = 0;
+  int64_t num_unseen_ = 0;
   /*! Stays at kQueueEmpty, which is the reason if nothing else happens, while the search runs. */
   StopReason stop_reason_ = StopReason::kQueueEmpty;
 };
@@ -220,7 +262,10 @@ SearchResult Search(const OpGraph& graph, const CostModel& model, const Cluster&
                     const SearchConfig& config, const std::vector<Strategy>& initial,
                     const Observer& observer) {
   config.Check();
-  SearchResult result = Backtracking(graph, model, cluster, config, observer).Run(initial);
+  auto search = [&](uint64_t seed, const Observer& observe) {
+    return Backtracking(graph, model, cluster, config, seed, observe).Run(initial);
+  };
+  SearchResult result = MultiStart(config, model.thread_safe(), observer, search);
   result.lower_bound = LowerBound(graph, model, cluster);
   return result;
 }

@@ -40,6 +40,7 @@ class CandidateQueue {
       candidates_.erase(std::prev(candidates_.end()));
     }
   }
+  void Clear() { candidates_.clear(); }
   /*! \brief Removes and returns the cheapest; the queue must not be empty. */
   Candidate Pop() { return std::move(candidates_.extract(candidates_.begin()).value()); }
 

@@ -1,6 +1,7 @@
 #include "search/edit_sampler.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 namespace disco_fuse {
@@ -27,9 +28,8 @@ EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32
 
 bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit* applied) {
   for (int32_t i = 0; i < num_tries_; ++i) {
-    bool drawn = kind == EditKind::kMergeBuckets ? DrawMerge(rng, *grouping, applied)
-                                                 : DrawFusion(kind, rng, *grouping, applied);
-    if (drawn && ApplyEdit(limits_, *applied, grouping).allowed()) return true;
+    if (Draw(kind, rng, *grouping, applied) && ApplyEdit(limits_, *applied, grouping).allowed())
+      return true;
   }
   return false;
 }
@@ -70,6 +70,25 @@ bool EditSampler::DrawInto(EditKind kind, int32_t into, Rng* rng, const Grouping
   return true;
 }
 
+bool EditSampler::Draw(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit) {
+  switch (kind) {
+    case EditKind::kFuse:
+    case EditKind::kFuseDuplicate:
+      return DrawFusion(kind, rng, grouping, edit);
+    case EditKind::kMergeBuckets:
+      return DrawMerge(rng, grouping, edit);
+    case EditKind::kSplitBucket:
+      return DrawSplit(rng, grouping, edit);
+    case EditKind::kMoveGradient:
+      return DrawMove(rng, grouping, edit);
+    case EditKind::kTakeOut:
+      return DrawTakeOut(rng, grouping, edit);
+    case EditKind::kReorder:
+      return DrawReorder(rng, grouping, edit);
+  }
+  throw std::logic_error("unknown edit kind");
+}
+
 bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit) {
   if (consumers_.empty()) return false;
   int32_t consumer = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
@@ -85,15 +104,22 @@ bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, 
   return true;
 }
 
-void EditSampler::AddProductionNeighbours(const Grouping& grouping, int32_t place) {
+/*! \brief Where the run of the bucket around `place` ends in one direction: the place behind it. */
+int32_t EditSampler::RunEnd(const Grouping& grouping, int32_t place, int32_t step) const {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
   int32_t bucket = grouping.home(ops[place]);
+  int32_t end = place + step;
+  while (end >= 0 && end < static_cast<int32_t>(ops.size()) && grouping.home(ops[end]) == bucket) {
+    end += step;
+  }
+  return end;
+}
+
+void EditSampler::AddProductionNeighbours(const Grouping& grouping, int32_t place) {
+  const std::vector<int32_t>& ops = graph_->allreduce_ops();
   for (int32_t step : {-1, 1}) {
-    int32_t i = place + step;
-    while (i >= 0 && i < static_cast<int32_t>(ops.size()) && grouping.home(ops[i]) == bucket) {
-      i += step;
-    }
-    if (i >= 0 && i < static_cast<int32_t>(ops.size())) choices_.push_back(ops[i]);
+    int32_t end = RunEnd(grouping, place, step);
+    if (end >= 0 && end < static_cast<int32_t>(ops.size())) choices_.push_back(ops[end]);
   }
 }
 
@@ -129,12 +155,15 @@ void EditSampler::AddGradientNeighbours(const Grouping& grouping, int32_t op) {
 
 bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  if (ops.size() < 2) return false;
-  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
+  int32_t place = DrawAllReduce(rng);
+  if (place < 0) return false;
   choices_.clear();
-  AddGradientNeighbours(grouping, ops[place]);
-  if (limits_.bucket_neighbours == BucketNeighbours::kProductionOrder) {
+  bool by_production =
+      limits_.bucket_neighbours == BucketNeighbours::kProductionOrder && rng->Below(4) > 0;
+  if (by_production) {
     AddProductionNeighbours(grouping, place);
+  } else {
+    AddGradientNeighbours(grouping, ops[place]);
   }
   // A neighbour for two reasons is still one choice.
   std::sort(choices_.begin(), choices_.end());
@@ -143,6 +172,89 @@ bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   int32_t other = choices_[rng->Below(static_cast<int32_t>(choices_.size()))];
   *edit = {EditKind::kMergeBuckets, std::min(ops[place], other), std::max(ops[place], other)};
   return true;
+}
+
+int32_t EditSampler::DrawAllReduce(Rng* rng) {
+  int32_t num_ops = static_cast<int32_t>(graph_->allreduce_ops().size());
+  return num_ops < 2 ? -1 : rng->Below(num_ops);
+}
+
+/*! \brief The place of the next gradient of the same bucket, or -1. */
+int32_t EditSampler::NextInBucket(const Grouping& grouping, int32_t place) const {
+  const std::vector<int32_t>& ops = graph_->allreduce_ops();
+  int32_t bucket = grouping.home(ops[place]);
+  for (size_t i = place + 1; i < ops.size(); ++i) {
+    if (grouping.home(ops[i]) == bucket) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+bool EditSampler::DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit) {
+  const std::vector<int32_t>& ops = graph_->allreduce_ops();
+  int32_t place = DrawAllReduce(rng);
+  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t next = NextInBucket(grouping, place);
+  if (next < 0) return false;
+  *edit = {EditKind::kSplitBucket, ops[place], ops[next]};
+  return true;
+}
+
+/*! \brief The gradient at the border of two buckets, of either side. */
+bool EditSampler::DrawMove(Rng* rng, const Grouping& grouping, Edit* edit) {
+  const std::vector<int32_t>& ops = graph_->allreduce_ops();
+  int32_t place = DrawAllReduce(rng);
+  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t step = rng->Below(2) == 0 ? -1 : 1;
+  int32_t end = RunEnd(grouping, place, step);
+  if (end < 0 || end >= static_cast<int32_t>(ops.size())) return false;
+  *edit = {EditKind::kMoveGradient, ops[end - step], ops[end]};
+  return true;
+}
+
+bool EditSampler::DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit) {
+  const std::vector<Copy>& copies = grouping.copies();
+  if (!copies.empty() && rng->Below(2) == 0) {
+    const Copy& copy = copies[rng->Below(static_cast<int32_t>(copies.size()))];
+    *edit = {EditKind::kTakeOut, copy.op, copy.group};
+    return true;
+  }
+  if (consumers_.empty()) return false;
+  // Every op of a group of several is a consumer or produces for one of the same group.
+  int32_t op = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
+  if (rng->Below(2) == 0) {
+    Span<DataEnd> ends = graph_->producers(op);
+    op = ends[rng->Below(static_cast<int32_t>(ends.size()))].op;
+  }
+  if (grouping.next(op) == op || graph_->IsAllReduce(op)) return false;
+  *edit = {EditKind::kTakeOut, op, op};
+  return true;
+}
+
+/*!
+ * \brief A unit gets the urgency of one that is ready at a similar time, of any, or its own again.
+ *
+ * Readers of one value become ready together: the weight gradient and the input gradient read the
+ * output gradient. Updates lead to no gradient and fill gaps; with the urgency of any unit one runs
+ * as soon as its bucket is done.
+ */
+bool EditSampler::DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit) {
+  int32_t how = rng->Below(4);
+  const std::vector<Priority>& given = grouping.priorities();
+  if (how == 0 && !given.empty()) {
+    int32_t op = given[rng->Below(static_cast<int32_t>(given.size()))].op;
+    *edit = {EditKind::kReorder, op, -1};
+    return true;
+  }
+  int32_t op = rng->Below(graph_->num_ops());
+  int32_t other = rng->Below(graph_->num_ops());
+  Span<DataEnd> producers = graph_->producers(op);
+  if (how >= 2 && !producers.empty()) {
+    int32_t shared = producers[rng->Below(static_cast<int32_t>(producers.size()))].op;
+    Span<DataEnd> readers = graph_->consumers(shared);
+    other = readers[rng->Below(static_cast<int32_t>(readers.size()))].op;
+  }
+  *edit = {EditKind::kReorder, op, other};
+  return op != other;
 }
 
 }  // namespace disco_fuse

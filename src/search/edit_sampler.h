@@ -28,8 +28,16 @@ class EditSampler {
 
  private:
   bool DrawInto(EditKind kind, int32_t into, Rng* rng, const Grouping& grouping, Edit* edit);
+  bool Draw(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit);
+  bool DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit);
+  bool DrawMove(Rng* rng, const Grouping& grouping, Edit* edit);
+  bool DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit);
+  bool DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit);
+  int32_t DrawAllReduce(Rng* rng);
+  int32_t RunEnd(const Grouping& grouping, int32_t place, int32_t step) const;
+  int32_t NextInBucket(const Grouping& grouping, int32_t place) const;
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
   void AddGradientNeighbours(const Grouping& grouping, int32_t op);
 

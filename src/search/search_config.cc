@@ -26,7 +26,11 @@ void SearchConfig::Check() const {
   Require(queue_cap != 0, "queue_cap", queue_cap, ">= 1 or no cap");
   Require(num_tries >= 1, "num_tries", num_tries, ">= 1");
   Require(!methods.empty(), "methods", "none", "at least one kind of edit");
+  Require(num_starts >= 1, "num_starts", num_starts, ">= 1");
+  Require(num_threads >= 1, "num_threads", num_threads, ">= 1");
   for (EditKind kind : methods) {
+    bool known = static_cast<int32_t>(kind) >= 0 && static_cast<int32_t>(kind) < kNumEditKinds;
+    Require(known, "methods", static_cast<int32_t>(kind), "kinds of edits");
     Require(num_chains == 0 || IsFusion(kind), "num_chains", num_chains,
             "0 unless all methods are fusions");
   }

@@ -39,6 +39,11 @@ struct SearchConfig {
   bool drop_stale = false;
   /*! Random places tried per edit before it is given up. */
   int32_t num_tries = 8;
+  /*! Independent searches, the first with `seed`, the others with seeds derived from it. The limits
+   * above are those of each; the best result counts. */
+  int32_t num_starts = 1;
+  /*! Threads that they run on; the result is the same for any number, unless time is limited. */
+  int32_t num_threads = 1;
   std::vector<EditKind> methods = {EditKind::kFuse, EditKind::kFuseDuplicate,
                                    EditKind::kMergeBuckets};
   FusionLimits limits;
@@ -61,15 +66,21 @@ enum class StopReason : int32_t {
 /*! \brief "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted". */
 const char* StopReasonName(StopReason reason);
 
-/*! \brief Where the search stands. */
+/*! \brief Where the search stands; of several searches, all of them together. */
 struct Progress {
   int64_t num_steps;      /*!< strategies taken from the queue */
   int64_t num_candidates; /*!< strategies judged */
   Nanoseconds makespan;   /*!< of the incumbent */
-  bool improved;          /*!< reported because there is a new incumbent */
+  bool improved;          /*!< whether there is a new incumbent */
+  int32_t run = 0;        /*!< which of num_starts searches reports */
+  int32_t phase = 0;      /*!< 1 if that follows up initial strategies, 0 before */
 };
 
-/*! \brief What the observer wants: the core has neither a clock nor signals. */
+/*!
+ * \brief What the observer wants: the core has neither a clock nor signals.
+ *
+ * kTimeLimit ends the phase of the search that reports, kInterrupted everything.
+ */
 enum class Verdict : int32_t { kContinue = 0, kTimeLimit = 1, kInterrupted = 2 };
 using Observer = std::function<Verdict(const Progress&)>;
 
@@ -80,8 +91,15 @@ struct SearchResult {
   Nanoseconds lower_bound{0};
   int32_t start = 0; /*!< 0: `edits` start from unfused; i: from the i-th initial strategy */
   std::vector<Edit> edits = {}; /*!< lead from there to `best` */
+  /*! Of the best strategy reached from the unfused one before any initial strategy was looked at.
+   */
+  Nanoseconds found_makespan{0};
+  int32_t best_start = 0; /*!< the fastest start as it is, numbered like `start` */
+  Nanoseconds best_start_makespan{0};
   int64_t num_steps = 0;
   int64_t num_candidates = 0;
+  int64_t num_found_candidates = 0; /*!< of those, judged before the initial strategies */
+  int64_t num_unseen = 0;           /*!< of those, with at least one edit, and not met before */
   StopReason stop_reason = StopReason::kQueueEmpty;
 };
 

@@ -2,17 +2,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 #include <tuple>
 
 namespace disco_fuse {
-namespace {
-
-constexpr int32_t kNotUrgent = std::numeric_limits<int32_t>::max();
-
-}  // namespace
-
 void ListScheduler::RankUnits(const UnitGraph& units) {
   urgency_.assign(units.num_units(), kNotUrgent);
   // Units are numbered topologically, so that successors are ranked first.
@@ -21,6 +14,7 @@ void ListScheduler::RankUnits(const UnitGraph& units) {
     for (int32_t after : units.successors(unit)) {
       urgency_[unit] = std::min(urgency_[unit], urgency_[after]);
     }
+    if (units.priority(unit) >= 0) urgency_[unit] = units.priority(unit);
   }
 }
 

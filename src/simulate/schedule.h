@@ -21,7 +21,8 @@ namespace disco_fuse {
  * Buckets are ranked by the largest op id of their gradient producers, that is, in the order in
  * which the original program produces them. The urgency of a unit is the smallest rank of a bucket
  * that it leads to, ties go to the smaller representative; units that lead to no bucket (updates,
- * the loss) fill the gaps. Run reuses the buffers of an earlier call.
+ * the loss) fill the gaps. A priority of the strategy stands in for the urgency of its unit, for
+ * what leads to that unit as well. Run reuses the buffers of an earlier call.
  */
 class ListScheduler {
  public:

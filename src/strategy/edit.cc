@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "strategy/bucket_edits.h"
+#include "strategy/take_out.h"
+
 namespace disco_fuse {
 namespace {
 
@@ -28,14 +31,13 @@ int32_t CountOutputs(const Grouping& grouping, Span<int32_t> ops, int32_t first,
 
 FusionDecision CheckRelation(const OpGraph& graph, const Edit& edit) {
   for (int32_t op : {edit.producer, edit.consumer}) {
+    if (edit.kind == EditKind::kReorder && op == -1 && op == edit.consumer) continue;
     if (op < 0 || op >= graph.num_ops()) {
       return FusionDecision::Deny("relation: op " + std::to_string(op) + " must be in [0, " +
                                   std::to_string(graph.num_ops()) + ")");
     }
   }
-  if (edit.kind == EditKind::kMergeBuckets || graph.HasDataEdge(edit.producer, edit.consumer)) {
-    return {};
-  }
+  if (!IsFusion(edit.kind) || graph.HasDataEdge(edit.producer, edit.consumer)) return {};
   return FusionDecision::Deny("relation: " + graph.Describe(edit.consumer) + " does not read " +
                               graph.Describe(edit.producer));
 }
@@ -125,72 +127,27 @@ FusionDecision FuseDuplicate(const FusionLimits& limits, const Edit& edit, Group
   return {};
 }
 
-FusionDecision MergeBuckets(const FusionLimits& limits, const Edit& edit, Grouping* grouping) {
+/*! \brief "as urgent as": the unit of producer takes the urgency of consumer, or loses a given one.
+ */
+FusionDecision ChangeUrgency(const Edit& edit, Grouping* grouping) {
   const OpGraph& graph = grouping->graph();
-  FusionDecision decision = CheckMergeClass(graph, edit.producer, edit.consumer);
-  if (!decision.allowed()) return decision;
-  int32_t first = grouping->home(edit.producer);
-  int32_t last = grouping->home(edit.consumer);
-  if (first == last) {
-    return FusionDecision::Deny("relation: " + graph.Describe(edit.producer) + " and " +
-                                graph.Describe(edit.consumer) + " share a bucket already");
-  }
-  decision = CheckNeighbours(limits, *grouping, edit.producer, edit.consumer);
-  if (!decision.allowed()) return decision;
-  if (!grouping->Precedes(first, last)) std::swap(first, last);
-  if (grouping->Reaches(first, last, /*allow_direct=*/false)) {
-    return FusionDecision::Deny("cycle: the bucket of " + graph.Describe(last) +
-                                " depends on the bucket of " + graph.Describe(first));
-  }
-  grouping->Merge(first, last);
-  return {};
-}
-
-/*! \brief The groups that produce the gradients of a bucket, ascending. */
-std::vector<int32_t> GradientGroups(const Grouping& grouping, int32_t bucket) {
-  std::vector<int32_t> members, groups;
-  grouping.Members(bucket, &members);
-  for (int32_t op : members) {
-    for (const DataEnd& end : grouping.graph().producers(op)) {
-      groups.push_back(grouping.home(end.op));
+  int32_t group = grouping->home(edit.producer);
+  int32_t rank = kNoPriority;
+  if (edit.consumer >= 0) {
+    int32_t other = grouping->home(edit.consumer);
+    if (other == group) {
+      return FusionDecision::Deny("relation: " + graph.Describe(edit.producer) + " and " +
+                                  graph.Describe(edit.consumer) + " share a unit");
     }
+    rank = grouping->PriorityOf(other);
+    if (rank == kNoPriority) rank = graph.Urgency(edit.consumer);
   }
-  std::sort(groups.begin(), groups.end());
-  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
-  return groups;
-}
-
-/*! \brief Whether a group of `groups` is one of `others` or needs one directly. */
-bool Touches(const Grouping& grouping, const std::vector<int32_t>& groups,
-             const std::vector<int32_t>& others) {
-  auto is_other = [&](int32_t group) {
-    return std::binary_search(others.begin(), others.end(), group);
-  };
-  for (int32_t group : groups) {
-    bool touches = is_other(group);
-    grouping.ForEachPredecessor(group,
-                                [&](int32_t before) { touches = touches || is_other(before); });
-    if (touches) return true;
+  if (rank == grouping->PriorityOf(group)) {
+    return FusionDecision::Deny("urgency: the unit of " + graph.Describe(edit.producer) +
+                                " has that urgency already");
   }
-  return false;
-}
-
-bool GradientsTouch(const Grouping& grouping, int32_t a, int32_t b) {
-  std::vector<int32_t> groups_a = GradientGroups(grouping, grouping.home(a));
-  std::vector<int32_t> groups_b = GradientGroups(grouping, grouping.home(b));
-  return Touches(grouping, groups_a, groups_b) || Touches(grouping, groups_b, groups_a);
-}
-
-bool FollowInProduction(const Grouping& grouping, int32_t a, int32_t b) {
-  // Between a member of one bucket and a member of the other there is no third bucket.
-  int32_t previous = -1;
-  for (int32_t op : grouping.graph().allreduce_ops()) {
-    int32_t bucket = grouping.home(op);
-    bool ours = bucket == grouping.home(a) || bucket == grouping.home(b);
-    if (ours && previous >= 0 && previous != bucket) return true;
-    previous = ours ? bucket : -1;
-  }
-  return false;
+  grouping->SetPriority(edit.producer, rank);
+  return {};
 }
 
 }  // namespace
@@ -203,20 +160,16 @@ const char* EditKindName(EditKind kind) {
       return "fuse-duplicate";
     case EditKind::kMergeBuckets:
       return "merge-buckets";
+    case EditKind::kSplitBucket:
+      return "split-bucket";
+    case EditKind::kMoveGradient:
+      return "move-gradient";
+    case EditKind::kTakeOut:
+      return "take-out";
+    case EditKind::kReorder:
+      return "reorder";
   }
   throw std::logic_error("unknown edit kind " + std::to_string(static_cast<int32_t>(kind)));
-}
-
-FusionDecision CheckNeighbours(const FusionLimits& limits, const Grouping& grouping, int32_t a,
-                               int32_t b) {
-  if (limits.bucket_neighbours == BucketNeighbours::kProductionOrder &&
-      FollowInProduction(grouping, a, b)) {
-    return {};
-  }
-  if (GradientsTouch(grouping, a, b)) return {};
-  const OpGraph& graph = grouping.graph();
-  return FusionDecision::Deny("neighbours: the buckets of " + graph.Describe(a) + " and " +
-                              graph.Describe(b) + " are no neighbours");
 }
 
 FusionDecision ApplyEdit(const FusionLimits& limits, const Edit& edit, Grouping* grouping) {
@@ -228,7 +181,15 @@ FusionDecision ApplyEdit(const FusionLimits& limits, const Edit& edit, Grouping*
     case EditKind::kFuseDuplicate:
       return FuseDuplicate(limits, edit, grouping);
     case EditKind::kMergeBuckets:
-      return MergeBuckets(limits, edit, grouping);
+      return MergeBuckets(limits, edit.producer, edit.consumer, grouping);
+    case EditKind::kSplitBucket:
+      return SplitBucket(edit.producer, edit.consumer, grouping);
+    case EditKind::kMoveGradient:
+      return MoveGradient(limits, edit.producer, edit.consumer, grouping);
+    case EditKind::kTakeOut:
+      return TakeOut(limits, edit.producer, edit.consumer, grouping);
+    case EditKind::kReorder:
+      return ChangeUrgency(edit, grouping);
   }
   throw std::logic_error("unknown edit kind");
 }

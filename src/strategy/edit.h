@@ -15,7 +15,14 @@ enum class EditKind : int32_t {
   kFuse = 0,          /*!< the groups of producer and consumer become one kernel */
   kFuseDuplicate = 1, /*!< producer is recomputed in the group of consumer, kept for the others */
   kMergeBuckets = 2,  /*!< the buckets of two allreduce ops become one message */
+  // Beyond the paper:
+  kSplitBucket = 3,  /*!< a bucket of both is cut in front of consumer, in production order */
+  kMoveGradient = 4, /*!< producer leaves its bucket for that of consumer, a neighbour */
+  kTakeOut = 5,      /*!< producer, with what only serves it, leaves the group of consumer */
+  kReorder = 6,      /*!< the unit of producer gets the urgency of consumer; -1: its own again */
 };
+
+constexpr int32_t kNumEditKinds = 7;
 
 inline bool IsFusion(EditKind kind) {
   return kind == EditKind::kFuse || kind == EditKind::kFuseDuplicate;
@@ -31,15 +38,11 @@ struct Edit {
   }
 };
 
-/*! \brief "fuse", "fuse-duplicate" or "merge-buckets". */
+/*! \brief "fuse", "fuse-duplicate", "merge-buckets", ...: the names of the Python interface. */
 const char* EditKindName(EditKind kind);
 
 /*! \brief Applies `edit` if every rule allows it; otherwise `grouping` means the same as before. */
 FusionDecision ApplyEdit(const FusionLimits& limits, const Edit& edit, Grouping* grouping);
-
-/*! \brief Rule `neighbours`: whether the buckets of two allreduce ops may be merged by an edit. */
-FusionDecision CheckNeighbours(const FusionLimits& limits, const Grouping& grouping, int32_t a,
-                               int32_t b);
 
 /*!
  * \brief Applies `edits` one after the other to `start`; the order of the result is canonical.

@@ -33,6 +33,7 @@ void Grouping::Load(const Strategy& strategy) {
   home_ = strategy.group_of();
   copies_ = strategy.duplicated();
   order_ = strategy.order();
+  priorities_ = strategy.priorities();
   LinkHomes();
   IndexCopies();
   for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
@@ -43,6 +44,7 @@ bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
     home_[op] = representative.emplace(labels[op], op).first->second;
   }
+  priorities_.clear();
   copies_.clear();
   for (const Copy& copy : copies) {
     int32_t group = representative.at(copy.group);
@@ -176,6 +178,7 @@ void Grouping::MoveBefore(int32_t first, int32_t last) { Reorder(first, last, /*
 void Grouping::Rename(int32_t from, int32_t to) {
   order_[position_[from]] = to;
   position_[to] = position_[from];
+  RenamePriority(from, to);
   if (group_copies_[from] == 0) return;
   for (Copy& copy : copies_) {
     if (copy.group == from) copy.group = to;
@@ -283,6 +286,7 @@ void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
                                  }),
                   copies_.end());
     order_[position_[from]] = -1;
+    if (PriorityOf(from) != kNoPriority) SetPriority(op, kNoPriority);
   } else {
     int32_t previous = op;
     while (next_[previous] != op) previous = next_[previous];
@@ -351,7 +355,7 @@ std::vector<int32_t> Grouping::Order() const {
 }
 
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {
-  return Strategy(home_, copies_, std::move(order));
+  return Strategy(home_, copies_, std::move(order), priorities_);
 }
 
 }  // namespace disco_fuse

@@ -29,6 +29,14 @@ class Grouping {
   int32_t home(int32_t op) const { return home_[op]; }
   /*! \brief Sorted by op. */
   const std::vector<Copy>& copies() const { return copies_; }
+  /*! \brief By representative, ascending. */
+  const std::vector<Priority>& priorities() const { return priorities_; }
+  /*! \brief The given rank of `group`, or kNoPriority. */
+  int32_t PriorityOf(int32_t group) const;
+  /*! \brief Gives the group that is home of `op` a rank; kNoPriority takes it away. */
+  void SetPriority(int32_t op, int32_t rank);
+  /*! \brief The next home op of the group of `op`, round and round. */
+  int32_t next(int32_t op) const { return next_[op]; }
   /*! \brief Groups in a topological order; -1 where a group has gone. */
   const std::vector<int32_t>& order() const { return order_; }
   bool Holds(int32_t group, int32_t op) const {
@@ -80,9 +88,22 @@ class Grouping {
   void MoveBefore(int32_t first, int32_t last);
   /*! \brief Adds copies of `ops` to `group`. */
   void AddCopies(const std::vector<int32_t>& ops, int32_t group);
+  /*!
+   * \brief Home ops of one group, but not all of them, become a group of their own.
+   *
+   * It stands next to what is left, which keeps the priority. Like RemoveCopy this then drops what
+   * nobody reads.
+   *
+   * \param ops Ascending.
+   * \param copies What both parts need of the copies that the group holds; the rest stays.
+   * \param before Whether the new group comes first; no edge may lead the other way.
+   */
+  void TakeOut(const std::vector<int32_t>& ops, const std::vector<int32_t>& copies, bool before);
+  /*! \brief The home of `op`, which must precede `group`, takes the place of the copy there. */
+  void RemoveCopy(int32_t op, int32_t group);
 
   Strategy ToStrategy(std::vector<int32_t> order) const;
-  Hash128 Hash() const { return HashGrouping(home_, copies_); }
+  Hash128 Hash() const { return WithPriorities(HashGrouping(home_, copies_), priorities_); }
   /*! \brief The groups in the current topological order. */
   std::vector<int32_t> Order() const;
   /*! \brief The topological order that prefers small representatives. */
@@ -94,11 +115,18 @@ class Grouping {
   const std::vector<int32_t>& MembersUnordered(int32_t group) const;
   void Relabel(int32_t group);
   void Rename(int32_t from, int32_t to);
+  void RenamePriority(int32_t from, int32_t to);
   void Prune(std::vector<int32_t> ops);
   bool PruneOp(int32_t op);
   void MoveHome(int32_t op, int32_t to, bool leave_copy);
   void Reorder(int32_t first, int32_t last, bool merge);
   void IndexCopies();
+  void SetHome(int32_t op, int32_t group);
+  void AddCopy(Copy copy);
+  void DropCopy(Copy copy);
+  std::vector<int32_t> Copied(int32_t group) const;
+  void Link(const std::vector<int32_t>& ops);
+  void InsertAt(int32_t place, int32_t group);
   void LinkHomes();
 
   const OpGraph* graph_;
@@ -107,6 +135,7 @@ class Grouping {
   std::vector<Copy> copies_;
   std::vector<int32_t> num_copies_of_; /*!< per op */
   std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
+  std::vector<Priority> priorities_;
   std::vector<int32_t> order_;
   std::vector<int32_t> position_; /*!< per group: its place in order_ */
   // Scratch.

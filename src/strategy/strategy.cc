@@ -34,6 +34,19 @@ void CheckShape(const OpGraph& graph, const std::vector<int32_t>& labels,
   }
 }
 
+void CheckPriorities(const OpGraph& graph, const std::vector<Priority>& priorities) {
+  for (const Priority& given : priorities) {
+    if (given.op < 0 || given.op >= graph.num_ops()) {
+      Fail("priority: op must be in [0, " + std::to_string(graph.num_ops()) + "), got " +
+           std::to_string(given.op));
+    }
+    if (given.rank < 0) {
+      Fail("priority of " + graph.Describe(given.op) + " must be >= 0, got " +
+           std::to_string(given.rank));
+    }
+  }
+}
+
 /*! \brief Walks backwards inside the groups that could not be ordered: that ends on a cycle. */
 std::string DescribeCycle(const Grouping& grouping) {
   std::vector<int32_t> sorted = grouping.CanonicalOrder();
@@ -126,12 +139,25 @@ Hash128 HashGrouping(const std::vector<int32_t>& group_of, const std::vector<Cop
   return hasher.Finish();
 }
 
+Hash128 WithPriorities(const Hash128& grouping, const std::vector<Priority>& priorities) {
+  if (priorities.empty()) return grouping;
+  Hasher hasher;
+  hasher.Add(grouping.hi);
+  hasher.Add(grouping.lo);
+  for (const Priority& given : priorities) {
+    hasher.AddInt(given.op);
+    hasher.AddInt(given.rank);
+  }
+  return hasher.Finish();
+}
+
 Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
-                   std::vector<int32_t> order)
+                   std::vector<int32_t> order, std::vector<Priority> priorities)
     : group_of_(std::move(group_of)),
       duplicated_(std::move(duplicated)),
       order_(std::move(order)),
-      hash_(HashGrouping(group_of_, duplicated_)) {}
+      priorities_(std::move(priorities)),
+      hash_(WithPriorities(HashGrouping(group_of_, duplicated_), priorities_)) {}
 
 Strategy Strategy::Unfused(const OpGraph& graph) {
   Grouping grouping(graph);
@@ -140,8 +166,10 @@ Strategy Strategy::Unfused(const OpGraph& graph) {
 
 Strategy Strategy::Create(const OpGraph& graph, const FusionLimits& limits,
                           const std::vector<int32_t>& labels, const std::vector<Copy>& copies,
-                          const std::vector<int32_t>& order) {
+                          const std::vector<int32_t>& order,
+                          const std::vector<Priority>& priorities) {
   CheckShape(graph, labels, copies);
+  CheckPriorities(graph, priorities);
   Grouping grouping(graph);
   for (const Copy& copy : copies) {
     FusionDecision decision = CheckKind(graph, Span<int32_t>(&copy.op, 1));
@@ -149,6 +177,10 @@ Strategy Strategy::Create(const OpGraph& graph, const FusionLimits& limits,
   }
   if (!grouping.Assign(labels, copies)) Fail(DescribeCycle(grouping));
   CheckUnits(grouping, limits);
+  for (const Priority& given : priorities) {
+    int32_t known = grouping.PriorityOf(grouping.home(given.op));
+    if (known == kNoPriority || given.rank < known) grouping.SetPriority(given.op, given.rank);
+  }
   if (order.empty()) return grouping.ToStrategy(grouping.order());
   CheckOrder(grouping, order);
   return grouping.ToStrategy(order);

@@ -37,6 +37,8 @@ void UnitGraph::NumberUnits(const Grouping& grouping) {
     // UnitKind has the numbers of OpKind: a unit is what its members are.
     kind_.push_back(static_cast<UnitKind>(graph.op(group).kind));
   }
+  priority_.assign(num_units(), kNoPriority);
+  for (const Priority& given : grouping.priorities()) priority_[unit_of_[given.op]] = given.rank;
 }
 
 void UnitGraph::CollectMembers(const Grouping& grouping) {

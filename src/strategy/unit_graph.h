@@ -41,6 +41,8 @@ class UnitGraph {
   int64_t bucket_bytes(int32_t unit) const { return bucket_bytes_[unit]; }
   /*! \brief Largest op id among the gradient producers of a bucket. */
   int32_t production_rank(int32_t unit) const { return production_rank_[unit]; }
+  /*! \brief The urgency that the strategy gives the unit, or kNoPriority. */
+  int32_t priority(int32_t unit) const { return priority_[unit]; }
 
  private:
   void NumberUnits(const Grouping& grouping);
@@ -59,6 +61,7 @@ class UnitGraph {
   std::vector<Hash128> content_;
   std::vector<int64_t> bucket_bytes_;
   std::vector<int32_t> production_rank_;
+  std::vector<int32_t> priority_;
   std::vector<uint8_t> leaves_; /*!< per op: its value is read outside its home */
   std::vector<Hash128> keys_;   /*!< per op: as a member, as an output */
   std::vector<int32_t> seen_;   /*!< scratch */

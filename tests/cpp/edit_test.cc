@@ -129,7 +129,7 @@ OpGraph RandomGraph(Rng* rng) {
       if (rng->Below(id) < 2) producers.push_back(p);
     }
     int32_t kind = rng->Below(10);
-    if (kind == 0 && !producers.empty()) {
+    if ((kind == 0 || kind == 4) && !producers.empty()) {
       builder.AllReduce(producers[0]);
     } else if (kind == 1) {
       builder.Library(producers);
@@ -160,29 +160,36 @@ void ExpectTopological(const Grouping& grouping) {
 
 TEST(Edit, RandomEditsKeepEveryInvariant) {
   Rng rng(11);
+  FusionLimits limits;
+  limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
   int64_t num_applied = 0, num_copies = 0;
+  std::vector<int64_t> num_of_kind(kNumEditKinds, 0);
   for (int round = 0; round < 400; ++round) {
     OpGraph graph = RandomGraph(&rng);
-    EditSampler sampler(graph, {}, 8);
+    EditSampler sampler(graph, limits, 8);
     Grouping grouping(graph);
     std::vector<Edit> edits;
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < 24; ++i) {
       Edit edit;
-      EditKind kind = static_cast<EditKind>(rng.Below(3));
+      // Mostly the paper's kinds, so that the others find something to undo.
+      int32_t drawn = rng.Below(2) == 0 ? rng.Below(3) : rng.Below(kNumEditKinds);
+      EditKind kind = static_cast<EditKind>(drawn);
       if (!sampler.ApplyRandom(kind, &rng, &grouping, &edit)) continue;
       edits.push_back(edit);
       ExpectTopological(grouping);
       Strategy made = grouping.ToStrategy(grouping.Order());
-      Strategy again =
-          Strategy::Create(graph, {}, made.group_of(), made.duplicated(), made.order());
+      Strategy again = Strategy::Create(graph, {}, made.group_of(), made.duplicated(), made.order(),
+                                        made.priorities());
       ASSERT_EQ(made, again) << "round " << round;
       num_copies += static_cast<int64_t>(made.duplicated().size());
+      ++num_of_kind[drawn];
     }
     num_applied += static_cast<int64_t>(edits.size());
-    EXPECT_EQ(After(graph, edits).hash(), grouping.Hash());
+    EXPECT_EQ(Replay(graph, limits, Strategy::Unfused(graph), edits).hash(), grouping.Hash());
   }
   EXPECT_GT(num_applied, 1500);
   EXPECT_GT(num_copies, 1500);
+  for (int64_t applied : num_of_kind) EXPECT_GT(applied, 10);
 }
 
 }  // namespace

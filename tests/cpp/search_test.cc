@@ -189,17 +189,67 @@ TEST(Search, ReportsImprovementsAndProgress) {
   EXPECT_EQ(last, result.makespan);
 }
 
-TEST(Search, InitialStrategiesAreStartingPoints) {
-  OpGraph graph = TwoLayers();
+TEST(Search, FollowsUpInitialStrategiesInASecondPhase) {
+  OpGraph graph = TwoLayers(8);
   CallbackCostModel model = CountingModel();
-  Strategy oracle = Exhaustive(graph, model, TestCluster(), {}, 100000).best;
+  SearchResult strong = Search(graph, model, TestCluster(), Persistent(), {}, {});
+  EXPECT_EQ(strong.best_start, 0);
+  EXPECT_EQ(strong.best_start_makespan, strong.initial_makespan);
+  EXPECT_EQ(strong.found_makespan, strong.makespan);
+  EXPECT_EQ(strong.num_found_candidates, strong.num_candidates);
+  EXPECT_LT(strong.num_unseen, strong.num_candidates);
+  EXPECT_GT(strong.num_unseen, strong.num_candidates / 4);
   SearchConfig config;
   config.max_steps = 1;
-  SearchResult result =
-      Search(graph, model, TestCluster(), config, {Strategy::Unfused(graph), oracle}, {});
-  EXPECT_EQ(result.best, oracle);
+  std::vector<Strategy> initial{Strategy::Unfused(graph), strong.best};
+  SearchResult result = Search(graph, model, TestCluster(), config, initial, {});
+  EXPECT_EQ(result.best, strong.best);
   EXPECT_EQ(result.start, 2);
   EXPECT_TRUE(result.edits.empty());
+  EXPECT_EQ(result.best_start, 2);
+  EXPECT_EQ(result.best_start_makespan, strong.makespan);
+  EXPECT_GT(result.found_makespan, strong.makespan);
+  EXPECT_EQ(result.stop_reason, StopReason::kMaxSteps);
+  config.max_steps = 101;
+  SearchResult halves = Search(graph, model, TestCluster(), config, initial, {});
+  EXPECT_EQ(halves.num_found_candidates, 51);
+  EXPECT_EQ(halves.num_candidates, 101);
+  config.max_steps = 51;
+  EXPECT_EQ(Search(graph, model, TestCluster(), config, {}, {}).makespan, halves.found_makespan);
+}
+
+TEST(Search, TheSecondPhaseImprovesOnTheBestStart) {
+  OpGraph graph = TwoLayers(8);
+  CallbackCostModel model = CountingModel();
+  SearchConfig config = Persistent();
+  config.max_steps = 40;
+  Strategy weak = Search(graph, model, TestCluster(), config, {}, {}).best;
+  config.max_steps = 2000;
+  config.seed = 1;
+  SearchResult result = Search(graph, model, TestCluster(), config, {weak}, {});
+  EXPECT_LT(result.makespan, result.best_start_makespan);
+  Strategy start = result.start == 0 ? Strategy::Unfused(graph) : weak;
+  EXPECT_EQ(Replay(graph, {}, start, result.edits).hash(), result.best.hash());
+}
+
+TEST(Search, AnInterruptedFirstPhaseStillLooksAtTheStarts) {
+  OpGraph graph = TwoLayers(8);
+  CallbackCostModel model = CountingModel();
+  Strategy strong = Search(graph, model, TestCluster(), Persistent(), {}, {}).best;
+  SearchConfig config;
+  config.report_every = 1;
+  auto run = [&](Verdict verdict) {
+    return Search(graph, model, TestCluster(), config, {strong},
+                  [=](const Progress& p) { return p.phase == 0 ? verdict : Verdict::kContinue; });
+  };
+  SearchResult interrupted = run(Verdict::kInterrupted);
+  EXPECT_EQ(interrupted.num_candidates, 1);
+  EXPECT_EQ(interrupted.best, strong);
+  EXPECT_EQ(interrupted.stop_reason, StopReason::kInterrupted);
+  // A limit of time ends the phase that reports it.
+  SearchResult late = run(Verdict::kTimeLimit);
+  EXPECT_EQ(late.num_found_candidates, 1);
+  EXPECT_EQ(late.stop_reason, StopReason::kPatience);
 }
 
 TEST(Search, RoundsAndCapsAreOptions) {

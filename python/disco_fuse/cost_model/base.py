@@ -46,6 +46,11 @@ class CostModel(ABC):
     def digest(self) -> str:
         """Hash of everything that predictions depend on."""
 
+    @property
+    def thread_safe(self) -> bool:
+        """Whether the search may ask from several threads: only models written in C++ say so."""
+        return False
+
     @abstractmethod
     def predict(self, graph: OpGraph, groups: Sequence[Group]) -> Times:
         """Times of a batch of groups.

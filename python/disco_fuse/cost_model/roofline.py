@@ -46,6 +46,10 @@ class RooflineCostModel(CostModel):
         return "roofline"
 
     @property
+    def thread_safe(self) -> bool:
+        return True
+
+    @property
     def digest(self) -> str:
         text = hashlib.sha256(repr(self.device).encode())
         if self._op_times_us is not None:

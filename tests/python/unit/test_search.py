@@ -83,9 +83,48 @@ def test_limits() -> None:
 def test_initial_strategies_are_starting_points() -> None:
     graph = fork()
     best = exhaustive(graph, MODEL, CLUSTER).best
-    found = search(graph, MODEL, CLUSTER, SearchConfig(max_steps=1), [best])
+    found = search(graph, MODEL, CLUSTER, SearchConfig(max_steps=0), [best])
     assert found.best == best
     assert (found.start, found.edits) == (1, ())
+    assert (found.best_start, found.best_start_us) == (1, found.makespan_us)
+    assert found.found_us > found.makespan_us
+    assert (found.num_candidates, found.num_found_candidates) == (0, 0)
+
+
+def test_full_preset_replays_with_its_limits() -> None:
+    config = SearchConfig.preset("full", max_steps=300)
+    graph = fork()
+    found = search(graph, MODEL, CLUSTER, config)
+    assert replay(graph, found.edits, limits=config.limits).hash == found.best.hash
+    assert 0 < found.num_unseen < found.num_candidates
+
+
+def test_threads_do_not_change_the_result() -> None:
+    one = run(num_starts=3, max_steps=50)
+    assert one == run(num_starts=3, num_threads=2, max_steps=50)
+    assert one.num_candidates == 150
+    assert one.makespan_us <= run(max_steps=50).makespan_us
+
+
+def test_ctrl_c_reaches_threads() -> None:
+    def interrupt(event: SearchEvent) -> None:
+        if event.num_candidates >= 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = SearchConfig(report_every=1, patience=10**6, num_starts=8, num_threads=2)
+    found = search(fork(), MODEL, CLUSTER, config, on_event=interrupt)
+    assert found.stop_reason == "interrupted"
+    assert found.makespan_us <= found.initial_makespan_us
+
+
+def test_time_limit_is_shared_by_starts_and_phases() -> None:
+    config = SearchConfig(report_every=1, patience=10**6, time_limit_s=0.4, num_starts=2)
+    events: list[SearchEvent] = []
+    found = search(fork(), MODEL, CLUSTER, config, [Strategy.unfused(fork())], events.append)
+    assert found.stop_reason == "time-limit"
+    # The first phase of two of the first search of two.
+    assert found.num_found_candidates < found.num_candidates
+    assert 0.4 <= events[-1].elapsed_s < 5.0
 
 
 def test_events() -> None:
@@ -154,6 +193,8 @@ def test_limits_bound_the_space() -> None:
         ("queue_cap", 0),
         ("methods", ()),
         ("methods", ("split",)),
+        ("num_starts", 0),
+        ("num_threads", 0),
         ("report_every", 0),
     ],
 )

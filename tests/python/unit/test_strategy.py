@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import fork, op, op_graphs
+from graphs import CLUSTER, DEVICE, fork, op, op_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from disco_fuse.config import FusionLimits
+from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.graph import Edge, OpGraph, OpKind
+from disco_fuse.simulate import schedule
 from disco_fuse.strategy import Edit, Strategy, Unit, check, replay
+
+MODEL = RooflineCostModel(DEVICE)
 
 
 def all_edits(graph: OpGraph) -> list[Edit]:
@@ -18,14 +22,17 @@ def all_edits(graph: OpGraph) -> list[Edit]:
         Edit(kind=kind, producer=edge.producer, consumer=edge.consumer)
         for edge in graph.edges
         if not edge.order_only
-        for kind in ("fuse", "fuse-duplicate")
+        for kind in ("fuse", "fuse-duplicate", "take-out", "reorder")
     ]
+    edits += [Edit(kind="take-out", producer=i, consumer=i) for i in range(graph.num_ops)]
+    edits += [Edit(kind="reorder", producer=i, consumer=-1) for i in range(graph.num_ops)]
     collectives = [i for i, item in enumerate(graph.ops) if item.kind is OpKind.ALLREDUCE]
     edits += [
-        Edit(kind="merge-buckets", producer=a, consumer=b)
+        Edit(kind=kind, producer=a, consumer=b)
         for a in collectives
         for b in collectives
-        if a < b
+        for kind in ("merge-buckets", "split-bucket", "move-gradient")
+        if a != b
     ]
     return edits
 
@@ -69,7 +76,9 @@ def test_edits_replay_to_the_same_strategy(case: tuple[OpGraph, list[Edit], Stra
 @given(case=edited())
 def test_strategies_are_canonical(case: tuple[OpGraph, list[Edit], Strategy]) -> None:
     graph, _, strategy = case
-    again = Strategy.create(graph, strategy.group_of, strategy.duplicated, strategy.order)
+    again = Strategy.create(
+        graph, strategy.group_of, strategy.duplicated, strategy.order, strategy.priorities
+    )
     assert again == strategy
     assert Strategy.from_json(graph, strategy.to_json()) == strategy
     for i, group in enumerate(strategy.group_of):
@@ -136,6 +145,22 @@ def test_fields() -> None:
         strategy.group_of[0] = 1
 
 
+def test_priorities() -> None:
+    graph = fork()
+    reorder = Edit(kind="reorder", producer=1, consumer=2)
+    strategy = replay(graph, [reorder])
+    # Op 2 produces the only gradient and is as urgent as that.
+    assert strategy.priorities == ((1, 2),)
+    assert strategy.hash != Strategy.unfused(graph).hash
+    assert check(graph, strategy, reorder).startswith("urgency: the unit of op 1")
+    back = replay(graph, [Edit(kind="reorder", producer=1, consumer=-1)], strategy)
+    assert back == Strategy.unfused(graph)
+    assert schedule(graph, Strategy.unfused(graph), MODEL, CLUSTER).order == (0, 2, 3, 1, 4)
+    assert schedule(graph, strategy, MODEL, CLUSTER).order == (0, 1, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"priority: op must be in .0, 5., got 5"):
+        Strategy.create(graph, range(5), priorities=[(5, 0)])
+
+
 def test_errors_carry_the_reason() -> None:
     graph = fork()
     with pytest.raises(ValueError, match=r"kind: op 3 .'avg'. is a collective"):
@@ -148,7 +173,7 @@ def test_errors_carry_the_reason() -> None:
             [Edit(kind="fuse", producer=0, consumer=1), Edit(kind="fuse", producer=2, consumer=3)],
         )
     with pytest.raises(ValueError, match=r"Edit.kind must be one of"):
-        Edit(kind="split", producer=0, consumer=1)
+        Edit(kind="cut", producer=0, consumer=1)
     with pytest.raises(ValueError, match="not the JSON of a Strategy"):
         Strategy.from_json(graph, "{}")
 
