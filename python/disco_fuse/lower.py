@@ -16,6 +16,7 @@ from disco_fuse.bindings import ALLREDUCE_OP, static_shape
 from disco_fuse.kernels.convolution import convolution_legalizers
 from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.kernels.library import DispatchMatmul
+from disco_fuse.kernels.weight_gradient import FoldWeightGradient
 from disco_fuse.own_gradients import OwnGradients
 
 
@@ -37,7 +38,8 @@ def lower(
     library : bool
         Dispatch matmul to the BLAS library; the caller knows whether it is there.
     library_convolutions : bool
-        Convolutions count as library calls, as they are on a GPU; they keep TVM's loops to run.
+        Convolutions and their gradients count as library calls, as they are on a GPU; they keep
+        TVM's loops to run.
 
     Returns
     -------
@@ -54,6 +56,7 @@ def lower(
         relax.transform.CanonicalizeBindings(),
         OwnGradients(),
         *([DispatchMatmul()] if library else []),
+        *([FoldWeightGradient()] if library_convolutions else []),
     ]
     passes += [
         relax.backend.DispatchSortScan(),  # argsort, cumsum: LegalizeOps knows none of them

@@ -103,7 +103,12 @@ def DisCoFuse(  # noqa: N802 - the name of a TVM pass
         used = target or tvm.target.Target.current(allow_none=True)
         used = used or tvm.target.Target(DEFAULT_TARGET)
         inserted = tvm.transform.Sequential([InsertAllReduce()])(mod)
-        lowered = lower(inserted, used, library=library)
+        lowered = lower(
+            inserted,
+            used,
+            library=library,
+            library_convolutions=cluster.device.library_convolutions,
+        )
         extraction = extract(lowered)
         model = cost_model or RooflineCostModel(cluster.device)
         result = search(extraction.graph, model, cluster, search_config)

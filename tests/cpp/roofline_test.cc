@@ -140,6 +140,42 @@ TEST(Roofline, MeasuredTimesShrinkByWhatIsSaved) {
   EXPECT_DOUBLE_EQ(Us(graph, group, {1.0, 2.0}), 10 + 0.5 + 1);
 }
 
+/*! \brief A device on which elementwise ops reach half of the bandwidth and a tenth of the peak. */
+DeviceSpec HalfBandwidth() {
+  DeviceSpec device = kDevice;
+  device.efficiency["elementwise"] = {0.1, 0.5};
+  return device;
+}
+
+TEST(Roofline, RatesAreThoseOfTheClass) {
+  GraphBuilder builder = Softmax();
+  builder.op(0).op_class = "elementwise";
+  builder.op(1).op_class = "reduction";
+  OpGraph graph = builder.Build();
+  auto us = [&](const Group& group, const std::vector<double>& times) {
+    RooflineCostModel model(graph, HalfBandwidth(), times);
+    return static_cast<double>(model.Predict(graph, {group})[0].count()) / 1000.0;
+  };
+  // Op 0 reads and writes at half of the rate (2 + 2); a class that is not listed is not slowed.
+  EXPECT_DOUBLE_EQ(us({{0}, {0}}, {}), 14.0);
+  EXPECT_DOUBLE_EQ(us({{1}, {1}}, {}), 12.0);
+  // Op 0 twice: its write vanishes, its read stays once (2) and the other time it computes (1);
+  // op 1 stays in cache (0.1), op 2 writes (1).
+  EXPECT_DOUBLE_EQ(us({{0, 1, 2}, {2}}, {}), 10 + 2 + 1 + 0.1 + 1);
+  // A measured time loses what is saved at the rate of the class: 400 bytes are 2 us.
+  EXPECT_DOUBLE_EQ(us({{0, 1}, {1}}, {5.0, 0.0, 0.0}), 10 + 3.0);
+  EXPECT_DOUBLE_EQ(us({{0, 1}, {1}}, {3.0, 0.0, 0.0}), 10 + 1.5);
+}
+
+TEST(Roofline, FloorKnowsTheClass) {
+  GraphBuilder builder = Softmax();
+  builder.op(0).op_class = "elementwise";
+  OpGraph graph = builder.Build();
+  RooflineCostModel model(graph, HalfBandwidth(), {});
+  EXPECT_EQ(model.Floor(graph, 0), Nanoseconds(1000));
+  EXPECT_EQ(model.Floor(graph, 1), Nanoseconds(100));
+}
+
 TEST(Roofline, FloorIsBelowEveryUse) {
   OpGraph graph = Softmax().Build();
   RooflineCostModel model(graph, kDevice, {});
@@ -160,6 +196,8 @@ TEST(Roofline, RejectsBadArguments) {
   EXPECT_THROW(make({"d", 1, inf, 1, 1}, {}), std::invalid_argument);
   EXPECT_THROW(make({"d", 1, 1, -1, 1}, {}), std::invalid_argument);
   EXPECT_THROW(make({"d", 1, 1, 1, -1}, {}), std::invalid_argument);
+  EXPECT_THROW(make({"d", 1, 1, 1, 1, {{"matmul", {0.0, 1.0}}}}, {}), std::invalid_argument);
+  EXPECT_THROW(make({"d", 1, 1, 1, 1, {{"matmul", {1.0, 1.1}}}}, {}), std::invalid_argument);
   EXPECT_THROW(make(kDevice, {1}), std::invalid_argument);
   EXPECT_THROW(make(kDevice, {1, -1, 1}), std::invalid_argument);
   RooflineCostModel model(graph, kDevice, {});

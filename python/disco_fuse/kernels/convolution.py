@@ -47,14 +47,22 @@ def convolution_legalizers(*, library: bool) -> dict[str, Legalizer]:
             return kernel  # TVM knows no kernel for it and has said why
         attrs: dict[str, object] = {OP_CLASS_ATTR: str(OpClass.CONVOLUTION)}
         if library:
-            attrs["op_pattern"] = int(OpPattern.OPAQUE)
-            attrs[LIBRARY_ATTR] = True
-            attrs[FLOPS_ATTR] = convolution_flops(call)
+            attrs = library_attributes(convolution_flops(call))
         func: tirx.PrimFunc = builder.get()[kernel.args[0]]
         marked = builder.add_func(func.with_attrs(attrs), kernel.args[0].name_hint)
         return Call(kernel.op, [marked, *kernel.args[1:]], kernel.attrs, kernel.ty_args)
 
     return dict.fromkeys(_NAMES, legalize)
+
+
+def library_attributes(flops: float) -> dict[str, object]:
+    """Of a function that stands for a library's convolution of so many operations."""
+    return {
+        OP_CLASS_ATTR: str(OpClass.CONVOLUTION),
+        LIBRARY_ATTR: True,
+        FLOPS_ATTR: flops,
+        "op_pattern": int(OpPattern.OPAQUE),
+    }
 
 
 def convolution_flops(call: Call) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from disco_fuse.bindings import call_inputs, dtype_name, packed_name, static_shape
+from disco_fuse.bindings import call_inputs, dtype_name, is_op, packed_name, static_shape
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpKind
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
@@ -66,7 +66,8 @@ def profile_ops(
             first.setdefault(op.signature, op_id)
     known = database.load(environment, first)
     missing = {signature: op for signature, op in first.items() if signature not in known}
-    kernels = {s: op for s, op in missing.items() if ops[op].kind == OpKind.COMPUTE}
+    values = {s: extraction.bindings[op].value for s, op in missing.items()}
+    kernels = {s: op for s, op in missing.items() if is_op(values[s], "relax.call_tir")}
     compiled = _compile(mod, extraction, list(kernels.values()), target)
     for done, (signature, op_id) in enumerate(missing.items(), start=1):
         binding = extraction.bindings[op_id]
