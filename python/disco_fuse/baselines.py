@@ -7,168 +7,174 @@
 | allreduce_fusion | none        | XLA's combiner: in production order, up to 30 MiB          |
 | default          | TVM FuseOps | XLA's combiner                                             |
 | ddp              | TVM FuseOps | PyTorch DDP's buckets, first 1 MiB, then 25 MiB            |
+| horovod          | TVM FuseOps | Horovod: whatever is ready within a 1 ms cycle, 128 MiB    |
 | single           | TVM FuseOps | one AllReduce                                              |
 
-All of them get our kernels, library calls, transport and list schedule: only the decision differs.
-
-Sources: XLA's AllReduceCombiner (greedy, threshold on the sum of bytes); PyTorch's Reducer
-(`compute_bucket_assignment_by_size`: a bucket closes once it has reached its cap; rebuilt once in
-the order in which gradients became ready, which here is the order the graph produces them in).
+All of them get our kernels, library calls and transport, and the better of two orders: the one in
+which TVM emits them, and our list schedule. The rules of tensor fusion and their sources stand in
+``tensor_fusion.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import tvm
-from tvm import relax
-from tvm.ir import Call
 
-from disco_fuse.bindings import is_op
-from disco_fuse.config import UNCAPPED
+from disco_fuse.config import UNCAPPED, ClusterSpec
+from disco_fuse.cost_model import CostModel
 from disco_fuse.extract import Extraction
+from disco_fuse.fuse_ops import Emission, fuse_ops, in_emitted_order
 from disco_fuse.graph import OpGraph, OpKind
+from disco_fuse.simulate import schedule, simulate
 from disco_fuse.strategy import Strategy
+from disco_fuse.tensor_fusion import (
+    Buckets,
+    ddp_buckets,
+    horovod_buckets,
+    per_gradient,
+    single_bucket,
+    xla_buckets,
+)
 
-XLA_COMBINER_BYTES = 30 * 2**20
-DDP_CAPS_BYTES = (1 * 2**20, 25 * 2**20)
-_TAG = "disco_fuse.op"
 
-Buckets = list[list[int]]
+@dataclass(frozen=True, kw_only=True)
+class BaselineResult:
+    """One baseline, simulated.
+
+    Attributes
+    ----------
+    strategy : Strategy
+        In the better of both orders.
+    list_us, emitted_us : float
+        Makespan in our list schedule, and in the order in which TVM emits the kernels.
+    """
+
+    name: str
+    strategy: Strategy
+    list_us: float
+    emitted_us: float
+
+    @property
+    def makespan_us(self) -> float:
+        """Makespan in the better order."""
+        return min(self.list_us, self.emitted_us)
+
+    @property
+    def order_gain(self) -> float:
+        """What our order alone gains over the emitted one: 0.1 for a step 1.1 times as fast."""
+        return self.emitted_us / self.list_us - 1 if self.list_us else 0.0
 
 
 def baseline_names() -> tuple[str, ...]:
-    """The names :func:`baseline` knows."""
+    """All baselines."""
     return tuple(_RULES)
 
 
-def baseline(name: str, mod: tvm.IRModule, extraction: Extraction) -> Strategy:
-    """The strategy that the rule ``name`` chooses for a lowered module.
+def baseline(
+    name: str,
+    mod: tvm.IRModule,
+    extraction: Extraction,
+    cost_model: CostModel | None = None,
+    cluster: ClusterSpec | None = None,
+) -> Strategy:
+    """The strategy that the rule ``name`` chooses for a lowered module, in TVM's order.
+
+    Parameters
+    ----------
+    cost_model, cluster : optional
+        Only "horovod" needs them: its buckets depend on when gradients become ready.
 
     Raises
     ------
     ValueError
-        There is no baseline of that name.
+        There is no baseline of that name, or it needs a cost model.
     """
     if name not in _RULES:
         raise ValueError(f"no baseline {name!r}; there are {', '.join(_RULES)}")
+    emission = fuse_ops(mod, extraction)
+    return emitted_baseline(name, extraction.graph, emission, cost_model, cluster)
+
+
+def emitted_baseline(
+    name: str,
+    graph: OpGraph,
+    emission: Emission,
+    cost_model: CostModel | None = None,
+    cluster: ClusterSpec | None = None,
+) -> Strategy:
+    """:func:`baseline` from what FuseOps has made of the module, without the module."""
+    if name not in _RULES:
+        raise ValueError(f"no baseline {name!r}; there are {', '.join(_RULES)}")
     fuses, bucket_rule = _RULES[name]
-    graph = extraction.graph
+    if bucket_rule is not None:
+        buckets = bucket_rule(graph)
+    elif cost_model is None or cluster is None:
+        raise ValueError(f"baseline {name!r} needs a cost model and a cluster")
+    else:
+        ready_us = gradients_ready_us(graph, emission, cost_model, cluster)
+        buckets = horovod_buckets(graph, ready_us)
+    groups = emission.groups if fuses else ()
+    # Without FuseOps the program stays in the order of the graph.
+    order = emission.order if fuses else range(graph.num_ops)
+    return in_emitted_order(graph, _strategy(graph, groups, buckets), tuple(order))
+
+
+def evaluate_baselines(
+    graph: OpGraph, emission: Emission, cost_model: CostModel, cluster: ClusterSpec
+) -> dict[str, BaselineResult]:
+    """All baselines in both orders, by name."""
+    results = {}
+    for name in _RULES:
+        emitted = emitted_baseline(name, graph, emission, cost_model, cluster)
+        emitted_us = simulate(graph, emitted, cost_model, cluster).makespan_us
+        listed = schedule(graph, emitted, cost_model, cluster)
+        list_us = simulate(graph, listed, cost_model, cluster).makespan_us
+        results[name] = BaselineResult(
+            name=name,
+            strategy=listed if list_us <= emitted_us else emitted,
+            list_us=list_us,
+            emitted_us=emitted_us,
+        )
+    return results
+
+
+def gradients_ready_us(
+    graph: OpGraph, emission: Emission, cost_model: CostModel, cluster: ClusterSpec
+) -> dict[int, float]:
+    """When each gradient exists in the fused step, by AllReduce op, microseconds.
+
+    Read off the simulated timeline of FuseOps' kernels in list-scheduled order, with one AllReduce
+    per gradient.
+    """
+    strategy = _strategy(graph, emission.groups, per_gradient(graph))
+    listed = schedule(graph, strategy, cost_model, cluster)
+    events = simulate(graph, listed, cost_model, cluster).events
+    finish_us = {event.unit: event.finish_ns / 1000 for event in events}
+    home = listed.group_of
+    return {
+        edge.consumer: finish_us[int(home[edge.producer])]
+        for edge in graph.edges
+        if graph.ops[edge.consumer].kind == OpKind.ALLREDUCE and not edge.order_only
+    }
+
+
+def _strategy(graph: OpGraph, groups: tuple[tuple[int, ...], ...], buckets: Buckets) -> Strategy:
     group_of = list(range(graph.num_ops))
-    if fuses:
-        for group in fuse_ops_groups(mod, extraction):
-            for op in group:
-                group_of[op] = min(group)
-    for bucket in bucket_rule(graph):
-        for allreduce in bucket:
-            group_of[allreduce] = min(bucket)
+    for members in (*groups, *buckets):
+        for op in members:
+            group_of[op] = min(members)
     return Strategy.create(graph, group_of, limits=UNCAPPED)
 
 
-def fuse_ops_groups(mod: tvm.IRModule, extraction: Extraction) -> list[list[int]]:
-    """The groups of TVM's FuseOps, as op ids of ``extraction.graph``.
-
-    Every op gets a PrimFunc of its own name first, so that it can be found again in the result.
-    """
-    tagged = _tag_ops(mod, extraction)
-    fused = relax.transform.FuseOps()(tagged)
-    groups = []
-    for func in fused.functions.values():
-        if not isinstance(func, relax.Function) or not (func.attrs or {}).get("Primitive"):
-            continue
-        kernels = [
-            fused[binding.value.args[0]]
-            for block in func.body.blocks
-            for binding in block.bindings
-            if is_op(binding.value, "relax.call_tir")
-        ]
-        ops = sorted(int(kernel.attrs[_TAG]) for kernel in kernels if _TAG in kernel.attrs)
-        if len(ops) > 1:
-            groups.append(ops)
-    return sorted(groups)
-
-
-def xla_buckets(graph: OpGraph, threshold_bytes: int = XLA_COMBINER_BYTES) -> Buckets:
-    """Greedy in production order; a bucket never exceeds the threshold unless alone in it."""
-    buckets: Buckets = []
-    size = 0
-    for allreduce in gradients_in_production_order(graph):
-        gradient = graph.ops[allreduce].bytes_written
-        if (
-            not buckets
-            or size + gradient > threshold_bytes
-            or not _same_class(graph, buckets[-1], allreduce)
-        ):
-            buckets.append([])
-            size = 0
-        buckets[-1].append(allreduce)
-        size += gradient
-    return buckets
-
-
-def ddp_buckets(graph: OpGraph, caps_bytes: Sequence[int] = DDP_CAPS_BYTES) -> Buckets:
-    """In production order; a bucket closes once it has reached its cap, the last cap repeats."""
-    buckets: Buckets = []
-    size, closed = 0, True
-    for allreduce in gradients_in_production_order(graph):
-        if closed or not _same_class(graph, buckets[-1], allreduce):
-            buckets.append([])
-            size = 0
-        buckets[-1].append(allreduce)
-        size += graph.ops[allreduce].bytes_written
-        closed = size >= caps_bytes[min(len(buckets), len(caps_bytes)) - 1]
-    return buckets
-
-
-def single_bucket(graph: OpGraph) -> Buckets:
-    """Everything in one AllReduce (one per merge class)."""
-    return xla_buckets(graph, threshold_bytes=2**62)
-
-
-def per_gradient(graph: OpGraph) -> Buckets:
-    """One AllReduce per gradient."""
-    return [[allreduce] for allreduce in gradients_in_production_order(graph)]
-
-
-def gradients_in_production_order(graph: OpGraph) -> list[int]:
-    """AllReduce ops, ordered by the op that produces their gradient."""
-    producer = {edge.consumer: edge.producer for edge in graph.edges if not edge.order_only}
-    allreduces = [i for i, op in enumerate(graph.ops) if op.kind == OpKind.ALLREDUCE]
-    return sorted(allreduces, key=lambda op: (producer[op], op))
-
-
-def _same_class(graph: OpGraph, bucket: list[int], allreduce: int) -> bool:
-    return graph.ops[bucket[0]].merge_class == graph.ops[allreduce].merge_class
-
-
-_RULES: dict[str, tuple[bool, Callable[[OpGraph], Buckets]]] = {
+# Whether FuseOps makes the kernels, and the rule of the buckets: None where it needs the timeline.
+_RULES: dict[str, tuple[bool, Callable[[OpGraph], Buckets] | None]] = {
     "none": (False, per_gradient),
     "op_fusion": (True, per_gradient),
     "allreduce_fusion": (False, xla_buckets),
     "default": (True, xla_buckets),
     "ddp": (True, ddp_buckets),
+    "horovod": (True, None),
     "single": (True, single_bucket),
 }
-
-
-def _tag_ops(mod: tvm.IRModule, extraction: Extraction) -> tvm.IRModule:
-    """``mod`` with every op of the graph calling a PrimFunc of its own that carries its id."""
-    op_of = {binding.var: op for op, binding in enumerate(extraction.bindings)}
-    main: relax.Function = mod["main"]
-    others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(others))
-    bindings = []
-    for binding in main.body.blocks[0].bindings:
-        value = binding.value
-        if binding.var in op_of and is_op(value, "relax.call_tir"):
-            op = op_of[binding.var]
-            own = builder.add_func(others[value.args[0]].with_attr(_TAG, op), f"op_{op}")
-            value = Call(value.op, [own, *value.args[1:]], value.attrs, value.ty_args)
-            bindings.append(relax.VarBinding(binding.var, value))
-        else:
-            bindings.append(binding)
-    body = relax.SeqExpr([relax.DataflowBlock(bindings)], main.body.body)
-    builder.add_func(
-        relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs), "main"
-    )
-    return relax.transform.Normalize()(builder.get())

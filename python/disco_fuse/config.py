@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.checks import is_number as _is_number

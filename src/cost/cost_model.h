@@ -33,11 +33,16 @@ class CostModel {
   /*! \brief Whether several threads may call Predict at a time. */
   virtual bool thread_safe() const { return false; }
   /*!
-   * \brief A time that `op` adds to the unit that is its home in every strategy, launch excluded.
+   * \brief A time that `op` adds to every unit that computes it, in every strategy.
    *
-   * Enters the lower bound only; 0 is always true.
+   * This and the next two enter the lower bound only: the time of a unit is at least LaunchFloor
+   * plus the floors of its members. 0 is always true.
    */
   virtual Nanoseconds Floor(const OpGraph& graph, int32_t op) const;
+  /*! \brief The same for the unit that is the home of `op`; at least Floor. */
+  virtual Nanoseconds HomeFloor(const OpGraph& graph, int32_t op) const { return Floor(graph, op); }
+  /*! \brief A time that every kernel takes besides the floors of its members. */
+  virtual Nanoseconds LaunchFloor() const { return Nanoseconds(0); }
 };
 
 /*! \brief Rounds to whole nanoseconds; throws naming model and group if `us` is no duration. */

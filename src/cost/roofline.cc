@@ -38,6 +38,12 @@ Efficiency EfficiencyOf(const DeviceSpec& device, const Op& op) {
   return it == device.efficiency.end() ? Efficiency{} : it->second;
 }
 
+/*! \brief Whether the rules `kind` and `pattern` let an op share a kernel at all. */
+bool CanBeFused(const Op& op) {
+  return op.kind == OpKind::kCompute && op.pattern != OpPattern::kOpaque &&
+         op.pattern != OpPattern::kTuple;
+}
+
 void CheckTimes(const OpGraph& graph, const std::vector<double>& times_us) {
   if (times_us.empty()) return;
   if (static_cast<int32_t>(times_us.size()) != graph.num_ops()) {
@@ -85,6 +91,11 @@ RooflineCostModel::RooflineCostModel(const OpGraph& graph, DeviceSpec device,
     compute_us_.push_back(compute_us);
     us_per_byte_.push_back(us_per_byte);
     time_us_.push_back(op_times_us.empty() ? roofline_us : op_times_us[id]);
+    for (const ValueRead& read : graph.external_reads(id)) {
+      if (static_cast<size_t>(read.value) >= num_readers_.size())
+        num_readers_.resize(read.value + 1);
+      num_readers_[read.value] += CanBeFused(op) ? 1 : 0;
+    }
   }
 }
 
@@ -148,10 +159,37 @@ double RooflineCostModel::LessTraffic(const OpGraph& graph, int32_t op, int64_t 
   return std::max(std::min(compute_us_[op], time_us), time_us - saved_us);
 }
 
+int64_t RooflineCostModel::RemovableReads(const OpGraph& graph, int32_t op) const {
+  int64_t bytes = 0;
+  for (const DataEnd& end : graph.producers(op)) {
+    int32_t num_readers = 0;
+    for (const DataEnd& reader : graph.consumers(end.op)) {
+      num_readers += CanBeFused(graph.op(reader.op)) ? 1 : 0;
+    }
+    if (CanBeFused(graph.op(end.op)) || num_readers > 1) bytes += end.bytes;
+  }
+  for (const ValueRead& read : graph.external_reads(op)) {
+    if (num_readers_[read.value] > 1) bytes += read.bytes;
+  }
+  return bytes;
+}
+
 Nanoseconds RooflineCostModel::Floor(const OpGraph& graph, int32_t op) const {
-  const Op& node = graph.op(op);
-  int64_t removable = node.bytes_read + (node.is_output ? 0 : node.bytes_written);
+  int64_t removable = RemovableReads(graph, op) + graph.op(op).bytes_written;
   return Nanoseconds(static_cast<int64_t>(LessTraffic(graph, op, removable) * 1000.0));
+}
+
+Nanoseconds RooflineCostModel::HomeFloor(const OpGraph& graph, int32_t op) const {
+  bool writes = graph.MustWrite(op);
+  for (const DataEnd& end : graph.consumers(op)) {
+    writes = writes || !CanBeFused(graph.op(end.op));
+  }
+  int64_t removable = RemovableReads(graph, op) + (writes ? 0 : graph.op(op).bytes_written);
+  return Nanoseconds(static_cast<int64_t>(LessTraffic(graph, op, removable) * 1000.0));
+}
+
+Nanoseconds RooflineCostModel::LaunchFloor() const {
+  return Nanoseconds(static_cast<int64_t>(device_.launch_us * 1000.0));
 }
 
 }  // namespace disco_fuse

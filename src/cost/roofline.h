@@ -56,8 +56,18 @@ class RooflineCostModel : public CostModel {
   bool thread_safe() const override { return true; }
   std::vector<Nanoseconds> Predict(const OpGraph& graph,
                                    const std::vector<Group>& groups) const override;
-  /*! \brief What remains of an op if all its traffic but an output's write is removed. */
+  /*!
+   * \brief What remains of an op if all traffic is removed that some strategy removes.
+   *
+   * A read stays if no other op could have read the value in the same kernel: what the op reads is
+   * external, or made by an op that is always a unit of its own, and no other op that can be fused
+   * reads it.
+   */
   Nanoseconds Floor(const OpGraph& graph, int32_t op) const override;
+  /*! \brief Here the write stays too, if the step returns the value or a unit of its own reads it.
+   */
+  Nanoseconds HomeFloor(const OpGraph& graph, int32_t op) const override;
+  Nanoseconds LaunchFloor() const override;
 
  private:
   struct Scratch;
@@ -65,13 +75,15 @@ class RooflineCostModel : public CostModel {
   double MemberUs(const OpGraph& graph, const Group& group, int32_t member, int32_t nest,
                   Scratch* scratch) const;
   double LessTraffic(const OpGraph& graph, int32_t op, int64_t saved_bytes) const;
+  int64_t RemovableReads(const OpGraph& graph, int32_t op) const;
 
   std::string name_ = "roofline";
   DeviceSpec device_;
   Hash128 graph_digest_;
-  std::vector<double> time_us_;     /*!< per op: t_o */
-  std::vector<double> compute_us_;  /*!< per op: flops / peak of its class */
-  std::vector<double> us_per_byte_; /*!< per op: 1 / bandwidth of its class */
+  std::vector<double> time_us_;      /*!< per op: t_o */
+  std::vector<double> compute_us_;   /*!< per op: flops / peak of its class */
+  std::vector<double> us_per_byte_;  /*!< per op: 1 / bandwidth of its class */
+  std::vector<int32_t> num_readers_; /*!< per external value: ops that can be fused */
 };
 
 }  // namespace disco_fuse

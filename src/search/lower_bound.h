@@ -6,22 +6,19 @@
 namespace disco_fuse {
 
 /*!
- * \brief A makespan that no legal strategy beats.
+ * \brief A makespan that no legal strategy beats, whatever its kernels, buckets and order.
  *
- * Let f(op) be the time of the unit of a library call, which no strategy changes, and for other
- * compute ops the cost model's Floor. Every op has one home, homes of different ops add up on one
- * compute stream, contention only adds, and so
+ * The larger of two bounds, each proven where it is computed:
  *
- *     compute:  makespan >= sum of f(op) over all compute and library ops.
+ *     compute:        all ops have one home on one compute stream            (compute_floor.h)
+ *     communication:  no gradient can be sent before it exists, and messages
+ *                     run one after the other                                (message_floor.h)
  *
- * No bucket can start before some gradient exists, which takes all ancestors of it, and the buckets
- * then run one after the other; any partition of the bytes takes AllReduceModel::PartitionFloor:
+ * Contention c adds to the first: while the network is busy, which any partition of the gradients
+ * takes at least A = AllReduceModel::PartitionFloor for, compute progresses at 1 / c. So in time T
+ * at most T - A + A / c is computed, hence
  *
- *     communication:  makespan >= min over allreduce ops a of (sum of f over the ancestors of a)
- *                                 + PartitionFloor(bytes of all allreduce ops)
- *
- * (Ancestors that are collectives themselves are left out, which only lowers the bound.) The result
- * is the larger of the two.
+ *     T >= compute + A (1 - 1 / c)      less one nanosecond for each unit that was rounded.
  */
 Nanoseconds LowerBound(const OpGraph& graph, const CostModel& model, const Cluster& cluster);
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import TypedDict
 
-import tvm
-
-from disco_fuse.extract import extract
-from disco_fuse.insert import InsertAllReduce
-from disco_fuse.kernels.library import library_available
-from disco_fuse.lower import lower
-from disco_fuse.target import host_target
-from disco_fuse.workload import load_workload
+from disco_fuse.tuning.importing import import_step
 
 
 class GraphFacts(TypedDict):
@@ -37,24 +29,14 @@ class GraphFacts(TypedDict):
 
 def graph_facts(name: str, reference: str) -> GraphFacts:
     """Import the workload that ``reference`` names; the result is called ``name``."""
-    # Needs torch, which the rest of the command line does without.
-    from disco_fuse.frontend.torch import training_step
-
-    workload = load_workload(reference)
-    example = workload.example_tensors()
-    begin = time.perf_counter()
-    step = training_step(workload.model, example, loss=workload.loss, optimizer=workload.optimizer)
-    mod = tvm.transform.Sequential([InsertAllReduce()])(step.mod)
-    mod = lower(mod, host_target(), library=library_available())
-    import_s = time.perf_counter() - begin
-    graph = extract(mod).graph
+    step = import_step(reference)
     return GraphFacts(
         name=name,
-        import_s=round(import_s, 2),
+        import_s=round(step.import_s, 2),
         peak_rss_mb=round(peak_rss_bytes() / 1e6, 1),
-        ops=graph.num_ops,
-        gradients=len(step.gradient_names),
-        bytes=sum(step.values[name].nbytes for name in step.gradient_names),
+        ops=step.extraction.graph.num_ops,
+        gradients=step.num_gradients,
+        bytes=step.gradient_bytes,
     )
 
 

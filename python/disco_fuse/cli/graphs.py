@@ -14,6 +14,7 @@ from tqdm import tqdm
 from disco_fuse import zoo
 from disco_fuse.cli.graph_facts import GraphFacts, graph_facts
 from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.references import reference_of
 from disco_fuse.errors import UnsupportedOperatorError
 
 _HEADER = ("model", "seconds", "peak MB", "ops", "gradients", "gradient MB")
@@ -39,22 +40,13 @@ def graphs(names: tuple[str, ...], every: bool, json_file: str | None) -> None:
     """
     if every == bool(names):
         raise click.UsageError(f"give names or --all; names are {', '.join(zoo.models())}")
-    references = {name: _reference(name) for name in (zoo.models() if every else names)}
+    references = {name: reference_of(name) for name in (zoo.models() if every else names)}
     rows, failed = _measure_all(references)
     show([_HEADER, *map(_cells, rows)], {"models": rows}, json_file)
     if failed:
         raise click.ClickException(
             f"{len(failed)} of {len(references)} failed: {', '.join(failed)}"
         )
-
-
-def _reference(name: str) -> str:
-    if ":" in name:
-        return name
-    try:
-        return zoo.reference(name)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _measure_all(references: dict[str, str]) -> tuple[list[GraphFacts], list[str]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from disco_fuse import __version__
+from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
+from disco_fuse.cli.tune import tune
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -17,3 +19,5 @@ def main() -> None:
 
 main.add_command(graphs)
 main.add_command(ops)
+main.add_command(extract)
+main.add_command(tune)

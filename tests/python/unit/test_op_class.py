@@ -12,8 +12,8 @@ from lowered_steps import lowered, step
 from tvm import relax, te
 
 from disco_fuse.apply import apply
-from disco_fuse.baselines import fuse_ops_groups
 from disco_fuse.build import build
+from disco_fuse.fuse_ops import fuse_ops
 from disco_fuse.graph import Op, OpClass, OpKind, OpPattern
 from disco_fuse.kernels.library import library_available
 from disco_fuse.kernels.op_class import op_class
@@ -128,7 +128,7 @@ def fuse_ops_with_convolution(
     mod, extraction = lowered(mod, library_convolutions=library)
     ops = extraction.graph.ops
     convolutions = [i for i, item in enumerate(ops) if item.op_class == OpClass.CONVOLUTION]
-    return fuse_ops_groups(mod, extraction), convolutions
+    return [list(group) for group in fuse_ops(mod, extraction).groups], convolutions
 
 
 def test_library_convolutions_run_and_are_timed() -> None:

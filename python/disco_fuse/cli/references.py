@@ -1,0 +1,57 @@
+"""How the commands name models, clusters and configurations, and what wrong names are answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from disco_fuse import zoo
+from disco_fuse.config import ClusterSpec, SearchConfig
+
+MODEL_HELP = (
+    "a model of the zoo, or a function that returns a Workload, as 'package.module:function' or "
+    "'file.py:function'"
+)
+
+cluster_option = click.option(
+    "--cluster",
+    "cluster_name",
+    default="cluster-a",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Preset or TOML file of the cluster to simulate.",
+)
+
+
+def reference_of(name: str) -> str:
+    """The ``package.module:function`` or ``file.py:function`` of what the user called ``name``.
+
+    Raises
+    ------
+    click.UsageError
+        The zoo has no such model.
+    """
+    if ":" in name:
+        return name
+    try:
+        return zoo.reference(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def load_cluster(name: str) -> ClusterSpec:
+    """The preset or file of that name; ``click.UsageError`` if there is none or it is wrong."""
+    try:
+        return ClusterSpec.load(name)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def search_config(preset: str, changes: dict[str, Any]) -> SearchConfig:
+    """A preset with what the user gave; ``None`` stands for what was not given."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        return SearchConfig.preset(preset, **given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,198 @@
+"""``disco-fuse tune``: search a model's strategy on a simulated cluster and say how good it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.references import cluster_option, load_cluster, reference_of, search_config
+from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.search import SearchEvent
+from disco_fuse.tuning.importing import import_problem
+from disco_fuse.tuning.problem import Problem
+from disco_fuse.tuning.tune import TuningResult
+from disco_fuse.tuning.tune import tune as tune_problem
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  $ disco-fuse tune bert_small --max-steps 2000
+  $ disco-fuse tune gpt2_small --preset paper --seed 1 --json result.json --max-steps 2000
+  $ disco-fuse tune tutorials/quickstart.py:byte_gpt --cluster 1gbit-cpu --time-limit 1 -O plan
+"""
+)
+@click.argument("model", required=False)
+@click.option(
+    "--problem",
+    "problem_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A file of 'disco-fuse extract' instead of MODEL.",
+)
+@cluster_option
+@click.option(
+    "--preset",
+    default="full",
+    show_default=True,
+    metavar="NAME",
+    help="Search configuration: paper, reference-code or full.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after that.")
+@click.option("--max-steps", type=int, metavar="N", help="End the search after N candidates.")
+@click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
+@click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
+@json_option
+@click.option(
+    "-O",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write strategy.json and timeline.trace.json (for Perfetto) there.",
+)
+def tune(
+    model: str | None,
+    problem_file: Path | None,
+    cluster_name: str,
+    preset: str,
+    no_warm_start: bool,
+    json_file: str | None,
+    output: Path | None,
+    **changes: Any,
+) -> None:
+    """Search op fusion and tensor fusion for MODEL and compare with every baseline.
+
+    MODEL is a model of the zoo, or a function that returns a Workload, as 'package.module:function'
+    or 'file.py:function'. Nothing is built or run: all times are simulated. Ctrl-C ends the search
+    with the best strategy so far.
+    """
+    if (model is None) == (problem_file is None):
+        raise click.UsageError("give either MODEL or --problem FILE")
+    cluster = load_cluster(cluster_name)
+    changes["time_limit_s"] = changes.pop("time_limit")
+    config = search_config(preset, changes)
+    try:
+        problem = _problem(model, problem_file, cluster.device.library_convolutions)
+        with _progress() as on_event:
+            result = tune_problem(
+                problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
+            )
+        if output is not None:
+            write_strategy(output, result, preset)
+    except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
+        what = model or problem_file
+        raise click.ClickException(f"{what}: {type(error).__name__}: {error}") from error
+    if result.search.stop_reason == "interrupted":
+        click.echo("interrupted: this is the best so far", err=True)
+    if json_file != "-":
+        click.echo(_heading(result))
+    show(_baseline_rows(result), result.to_json(), json_file)
+    if json_file != "-":
+        click.echo("\n" + markdown_table(_result_rows(result)))
+
+
+def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
+    """Write the strategy, how it was reached, and its timeline.
+
+    ``replay(graph, edits, start, limits=config.limits)`` of ``strategy.json`` has its ``hash``,
+    unless a baseline in TVM's own order was faster than what was found; there are no edits then.
+    """
+    graph, found = result.problem.graph, result.search
+    starts = ["unfused", *result.baselines]
+    edits, start = [asdict(edit) for edit in found.edits], starts[found.start]
+    if result.strategy != found.best:
+        edits, start = [], result.best_baseline.name
+    start_strategy = None if start == "unfused" else result.baselines[start].strategy
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {
+        "model": result.problem.name,
+        "graph_digest": graph.digest,
+        "cluster": result.cluster.name,
+        "preset": preset,
+        "seed": result.config.seed,
+        "simulated_us": result.makespan_us,
+        "start": start,
+        "start_strategy": start_strategy and json.loads(start_strategy.to_json()),
+        "edits": edits,
+        "hash": result.strategy.hash,
+        "strategy": json.loads(result.strategy.to_json()),
+    }
+    (folder / "strategy.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    trace = result.timeline.to_chrome_trace(graph, result.strategy)
+    (folder / "timeline.trace.json").write_text(trace, encoding="utf-8")
+
+
+def _problem(model: str | None, file: Path | None, library_convolutions: bool) -> Problem:
+    if file is not None:
+        return Problem.load(file)
+    assert model is not None
+    reference = reference_of(model)
+    return import_problem(model, reference, library_convolutions=library_convolutions)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[SearchEvent], None]]:
+    """A bar on standard error, if that is a terminal, and the callback that moves it."""
+    with tqdm(file=sys.stderr, unit="candidate", desc="search", disable=None, leave=False) as bar:
+
+        def update(event: SearchEvent) -> None:
+            bar.set_postfix_str(f"best {event.makespan_us / 1e3:.2f} ms", refresh=False)
+            bar.update(event.num_candidates - bar.n)
+
+        yield update
+
+
+def _heading(result: TuningResult) -> str:
+    problem, cluster = result.problem, result.cluster
+    return (
+        f"{problem.name} ({problem.graph.num_ops} ops), simulated on {cluster.name}, "
+        f"{cluster.world_size} ranks of {cluster.device.name}\n"
+    )
+
+
+def _baseline_rows(result: TuningResult) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("strategy", "ms", "list schedule ms", "TVM's order ms", "order gain %")
+    ]
+    for name, baseline in result.baselines.items():
+        best = " (best baseline)" if baseline is result.best_baseline else ""
+        rows.append(
+            (
+                name + best,
+                f"{baseline.makespan_us / 1e3:.3f}",
+                f"{baseline.list_us / 1e3:.3f}",
+                f"{baseline.emitted_us / 1e3:.3f}",
+                f"{100 * baseline.order_gain:.2f}",
+            )
+        )
+    ours = f"{result.makespan_us / 1e3:.3f}"
+    return [*rows, ("disco_fuse", ours, ours, "-", "-")]
+
+
+def _result_rows(result: TuningResult) -> list[tuple[str, str]]:
+    data = result.to_json()
+    return [
+        ("figure", "value"),
+        (f"gain over {data['best_baseline']}", f"{100 * data['gain']:.2f} %"),
+        ("found without the baselines", f"{data['found_us'] / 1e3:.3f} ms"),
+        ("FO of this strategy", f"{data['fo_strategy_us'] / 1e3:.3f} ms"),
+        ("FO* of all strategies here", f"{data['fo_us'] / 1e3:.3f} ms"),
+        ("lower bound of every strategy", f"{data['lower_bound_us'] / 1e3:.3f} ms"),
+        ("above the larger of these two", f"{100 * data['gap']:.2f} %"),
+        ("share of the distance closed", f"{100 * data['share']:.1f} %"),
+        ("AllReduce overlapped", f"{100 * data['overlap']:.1f} %"),
+        ("candidates", f"{data['candidates']} ({data['unseen']} unseen)"),
+        ("unseen candidates a second", f"{data['candidates_per_s']:.0f}"),
+        ("search seconds", f"{data['search_s']:.2f}"),
+        ("stopped by", str(data["stop_reason"])),
+    ]
