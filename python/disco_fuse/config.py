@@ -196,6 +196,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "full": {
         "refill": True,
         "drop_stale": True,
+        "prefer_few": True,
         "methods": EDIT_KINDS,
         "limits": FusionLimits(bucket_neighbours="production-order"),
     },
