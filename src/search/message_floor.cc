@@ -137,6 +137,21 @@ double LeastLimit(const std::vector<double>& least, double all_bytes, const Line
   return low;
 }
 
+/*! \brief The largest bound of (2). */
+double AroundOneGradient(const std::vector<GradientFloor>& gradients, const Line& line) {
+  auto cheaper = [&](const GradientFloor& gradient) {
+    return std::min(Ns(gradient.own), line.per_byte * static_cast<double>(gradient.bytes));
+  };
+  double others = 0;
+  for (const GradientFloor& gradient : gradients) others += cheaper(gradient);
+  double bound = 0;
+  for (const GradientFloor& one : gradients) {
+    double itself = Ns(one.shared) + Ns(one.own) + line.At(static_cast<double>(one.bytes));
+    bound = std::max(bound, itself + others - cheaper(one));
+  }
+  return bound * (1 - 1e-9);
+}
+
 }  // namespace
 
 Nanoseconds MessageFloor(const std::vector<GradientFloor>& gradients,
@@ -155,6 +170,7 @@ Nanoseconds MessageFloor(const std::vector<GradientFloor>& gradients,
   double bound = 0;
   for (const Line& line : LinesBelow(allreduce, all_bytes)) {
     bound = std::max(bound, LeastLimit(least, all_bytes, line));
+    bound = std::max(bound, AroundOneGradient(sent, line));
   }
   // Each message, of which there are no more than gradients, is rounded by half a nanosecond.
   bound = std::max(0.0, std::floor(bound - static_cast<double>(sent.size()) / 2));

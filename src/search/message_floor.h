@@ -25,8 +25,15 @@ namespace disco_fuse {
  *     makespan >= V(w_k) + (m - k + 1) L + s (W - w_(k-1)) + after        for every k     (1)
  *
  * The result is the least C for which some 0 = w_0 < w_1 < ... < w_m = W, real numbers, satisfy (1)
- * for every k with C in place of the makespan. Whether C is too small is decided from the last
- * message backwards: the least w_(k-1) that (1) allows is also the best, since V does not fall.
+ * for every k with C in place of the makespan, or (2) if that is more. Whether C is too small is
+ * decided from the last message backwards: the least w_(k-1) that (1) allows is also the best,
+ * since V does not fall.
+ *
+ * A large gradient that comes late counts for more, since it is not divided. Let Bk hold gradient
+ * i. Any other gradient j is sent before Bk, so that its own time comes before Bk as well, or in Bk
+ * or later, so that its bytes are still to be sent; hence, for every i,
+ *
+ *     makespan >= shared_i + own_i + L + s b_i + sum over j != i of min(own_j, s b_j) + after (2)
  *
  * V is taken from below: own times as a fractional knapsack, and w rounded down to one of a fixed
  * number of steps. The lines are the edges of the convex hull below the two lines of the
