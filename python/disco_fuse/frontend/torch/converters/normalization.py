@@ -13,6 +13,7 @@ from disco_fuse.frontend.torch.converters.registry import (
     Node,
     Refusal,
     accumulator_of,
+    axis_of,
     cast,
     converts,
     dtype_of,
@@ -186,3 +187,21 @@ def native_group_norm(
     y = _scaled_per_channel(node, node.emit(op.reshape(y, shape_of(x))), weight, bias)
     mean, rstd = (node.emit(op.reshape(value, [batch, groups])) for value in (mean, rstd))
     return y, _statistic(node, mean, 1), _statistic(node, rstd, 2)
+
+
+@converts("aten._weight_norm_interface_backward.default")
+def weight_norm_backward(
+    node: Node, grad: Expr, v: Expr, g: Expr, norms: Expr, dim: int
+) -> tuple[Expr, Expr]:
+    """Gradients of w = g * v / norm for v and g, the norm being over all axes of v but one
+
+    Source: Salimans and Kingma 2016, equation 3: with s = sum(grad * v) over the same axes, g's is
+    s / norm, and v's is g / norm * (grad - v * s / norm ** 2).
+    """
+    emit, rank = node.emit, len(shape_of(v))
+    axes = [axis for axis in range(rank) if axis != axis_of(dim, rank)]
+    total = emit(op.sum(emit(op.multiply(grad, v)), axis=axes, keepdims=True))
+    for_g = emit(op.divide(total, norms))
+    along = emit(op.multiply(v, emit(op.divide(for_g, norms))))
+    scale = emit(op.divide(g, norms))
+    return emit(op.multiply(scale, emit(op.subtract(grad, along)))), for_g
