@@ -103,28 +103,32 @@ def kthvalue(
     node: Node, x: Expr, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Expr, Expr]:
     """The k-th smallest along the axis, counted from 1, and its position"""
-    shape = [int(extent) for extent in node.value[0].shape]
-    ordered = sort(node, x, dim)
-    if not shape_of(x):
-        return ordered
-    axis = axis_of(dim, len(shape_of(x)))
-    parts = (node.emit(op.strided_slice(part, [axis], [k - 1], [k])) for part in ordered)
-    value, position = (part if keepdim else node.emit(op.reshape(part, shape)) for part in parts)
-    return value, position
+    return _kth(node, x, k, dim, keepdim)
 
 
 @converts("aten.median.dim")
 def median(node: Node, x: Expr, dim: int, keepdim: bool = False) -> tuple[Expr, Expr]:
     """The middle one of the ordered elements along the axis (of two the smaller), its position"""
     count = shape_of(x)[dim] if shape_of(x) else 1
-    return kthvalue(node, x, (count + 1) // 2, dim, keepdim)
+    return _kth(node, x, (count + 1) // 2, dim, keepdim)
+
+
+def _kth(node: Node, x: Expr, k: int, dim: int, keepdim: bool) -> tuple[Expr, Expr]:
+    if not shape_of(x):
+        return _sorted_part(node, x, dim, False, 1)
+    axis = axis_of(dim, len(shape_of(x)))
+    ordered = _sorted_part(node, x, dim, False, shape_of(x)[axis])
+    shape = [int(extent) for extent in node.value[0].shape]
+    parts = (node.emit(op.strided_slice(part, [axis], [k - 1], [k])) for part in ordered)
+    value, position = (part if keepdim else node.emit(op.reshape(part, shape)) for part in parts)
+    return value, position
 
 
 @converts("aten.median.default")
 def median_of_all(node: Node, x: Expr) -> Expr:
     """The middle one of all elements in order (of two the smaller)"""
     size = math.prod(shape_of(x))
-    ordered, _ = sort(node, node.emit(op.reshape(x, [size])), 0)
+    ordered, _ = _sorted_part(node, node.emit(op.reshape(x, [size])), 0, False, size)
     middle = node.emit(op.strided_slice(ordered, [0], [(size - 1) // 2], [(size + 1) // 2]))
     return node.emit(op.reshape(middle, []))
 
