@@ -14,6 +14,7 @@ from tvm import relax
 
 from disco_fuse.frontend import SGD, Optimizer, TrainingStep
 from disco_fuse.frontend.torch import to_torch_optimizer, training_step
+from disco_fuse.frontend.torch.constants import to_numpy
 
 Batch = tuple[torch.Tensor, ...]
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -37,7 +38,7 @@ def run_steps(step: TrainingStep, batches: Sequence[Batch]) -> list[dict[str, np
     values = list(step.initial_values())
     history = []
     for batch in batches:
-        outputs = main(*(x.numpy() for x in batch), *values)
+        outputs = main(*(to_numpy(x) for x in batch), *values)
         for parameter, output in step.donated.items():
             values[parameter - len(step.input_names)] = outputs[output]
         history.append(dict(zip(step.output_names, outputs, strict=True)))

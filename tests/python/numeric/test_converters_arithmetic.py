@@ -102,7 +102,7 @@ def test_powers_and_bounds() -> None:
             torch.clamp(a, min=b), torch.clamp(a, b * 0.5, b), torch.clamp(a, max=b),
             a.clamp_min(0.5),
             torch.log2(a), torch.log10(a), torch.lerp(a, b, 0.3), torch.addcmul(a, a, b, value=2),
-            torch.addcdiv(a, a, b), torch.pow(2.5, b),
+            torch.addcdiv(a, a, b), torch.pow(2.5, b), torch.exp2(a),
         )  # fmt: skip
 
     check(function, [positive(3, 4), positive(3, 4)])
@@ -153,6 +153,18 @@ def test_casts() -> None:
     check(function, [normal(2, 3)], [torch.tensor([[0, 1, 2], [-2, 1, 0]])], tolerance=1e-6)
 
 
+def test_bounds_that_ignore_what_is_no_number() -> None:
+    special = torch.tensor([[float("nan"), 1.0, -2.0, 0.0], [0.0, float("nan"), 3.0, -1.0]])
+
+    def function(a: Any, b: Any, i: Any) -> Any:
+        return (
+            torch.fmax(a, b), torch.fmin(a, b), torch.fmax(i, i - 3), torch.fmin(i, i * i),
+            torch.fmax(special.double(), a.detach()), torch.fmin(a.detach(), special.double()),
+        )  # fmt: skip
+
+    check(function, [normal(2, 4), normal(2, 4)], [torch.tensor([0, 5, -2, 1])])
+
+
 def test_matrix_products() -> None:
     def function(a: Any, b: Any, c: Any, d: Any) -> Any:
         return (
@@ -161,6 +173,18 @@ def test_matrix_products() -> None:
         )  # fmt: skip
 
     check(function, [normal(3, 4), normal(4, 4), normal(4), normal(2, 4, 4)])
+
+
+def test_products_of_matrix_and_vector() -> None:
+    def function(a: Any, b: Any, v: Any, d: Any) -> Any:
+        return (
+            torch.addmv(v, a, v, beta=0.5, alpha=2), torch.mv(a, v), torch.dot(v, v),
+            torch.addbmm(a, d, d, beta=2, alpha=0.5), torch.baddbmm(v, d, d, beta=0.5, alpha=2),
+            torch.addr(a, v, v), torch.outer(v, v), torch.einsum("bij,bkj->ik", d, d),
+            torch.einsum("bii->b", d), F.bilinear(a, b, d), F.bilinear(v, v, d, v[:2]),
+        )  # fmt: skip
+
+    check(function, [normal(3, 3), normal(3, 3), normal(3), normal(2, 3, 3)])
 
 
 def test_reductions() -> None:

@@ -188,6 +188,65 @@ def test_order() -> None:
     check(function, [normal(4, 5)])
 
 
+def test_order_statistics() -> None:
+    def function(a: Any, b: Any) -> Any:
+        return (
+            *a.kthvalue(2, 1), *a.kthvalue(3, 0, keepdim=True), a[0, 0].kthvalue(1)[0],
+            *a.median(1), *a.median(0, keepdim=True), a.median(), b.median(), b.median(0)[0],
+            torch.quantile(a, 0.4, dim=1),
+        )  # fmt: skip
+
+    check(function, [normal(4, 5), normal(6)])
+
+
+def test_places_among_boundaries() -> None:
+    ordered = torch.tensor([-1.0, -0.25, 0.5, 0.5, 2.0]).double()
+    rows = torch.stack([ordered, ordered + 0.5])
+
+    def function(a: Any, i: Any) -> Any:
+        x = a.detach()
+        return (
+            a * 2, torch.bucketize(x, ordered), torch.bucketize(x, ordered, right=True),
+            torch.bucketize(i, ordered, out_int32=True), torch.searchsorted(rows, x),
+            torch.searchsorted(ordered, x, side="right"), torch.searchsorted(rows, x, right=True),
+        )  # fmt: skip
+
+    values = torch.tensor([[0.5, -3.0, 2.5], [-0.25, 0.0, 1.0]]).double()
+    check(function, [values], [torch.tensor([0, -1, 2])])
+
+
+def test_writing_to_flat_positions() -> None:
+    def function(a: Any, b: Any, i: Any) -> Any:
+        return (
+            torch.take(a, i), torch.take_along_dim(a, i[None, :2] % 4, 1), a.put(i[:2], b[0, :2]),
+            a.put(i, b[0, :3], accumulate=True), a[0, 0].put(i[:1] * 0, b[0, 0]),
+        )  # fmt: skip
+
+    check(function, [normal(3, 4), normal(3, 4)], [torch.tensor([0, -1, 0])])
+
+
+def test_filling_a_mask_in_order() -> None:
+    mask = torch.tensor([[True, False, True, True], [False, False, True, False]])
+
+    def function(a: Any, b: Any, c: Any) -> Any:
+        return (
+            a.masked_scatter(mask, b), a.masked_scatter(mask[0], c), a.masked_scatter(a > 0, c),
+            a.masked_scatter(mask[:, :1], b) * 2,
+        )  # fmt: skip
+
+    check(function, [normal(2, 4), normal(2, 4), normal(3, 5)])
+
+
+def test_adding_to_rows() -> None:
+    def function(a: Any, b: Any, i: Any) -> Any:
+        return (
+            a.index_add(0, i, b), a.index_add(1, i, b.T, alpha=2), a.index_fill(0, i, 2.0),
+            a.index_copy(0, i[:2], b[:2]), a.index_put((i,), b, accumulate=True),
+        )  # fmt: skip
+
+    check(function, [normal(4, 4), normal(3, 4)], [torch.tensor([0, 2, 2])])
+
+
 def test_orders_and_running_sums_become_kernels() -> None:
     model = Model(lambda a, _: (a.topk(2, -1)[0], a.sort(0)[0], a.cumsum(1)), [normal(4, 5)])
     step = training_step(model, [torch.zeros(1)], optimizer=SGD(lr=1.0))

@@ -134,16 +134,49 @@ def test_max_pool(options: Any) -> None:
 
 
 def test_max_pool_over_other_axes() -> None:
-    volume = normal(1, 2, 5, 4, 6)
-
-    def function(x: Any, a: Any) -> Any:
+    def function(x: Any, volume: Any) -> Any:
         return (
             F.max_pool1d(x, 3, 2, ceil_mode=True), F.max_pool1d(x[0], 2),
-            F.max_pool3d(volume * a.detach(), 2, ceil_mode=True),
-            F.max_pool2d(x.detach(), 2, dilation=2) * a,
+            F.max_pool3d(volume, 2, ceil_mode=True), F.max_pool3d(volume[0], (1, 3, 2), 1),
         )  # fmt: skip
 
-    check(function, [normal(2, 5, 8), normal(1)])
+    check(function, [normal(2, 5, 8), normal(1, 2, 5, 4, 6)])
+
+
+def test_max_pool_with_gaps() -> None:
+    def function(x: Any, line: Any, volume: Any) -> Any:
+        return (
+            F.max_pool2d(x, 2, dilation=2), F.max_pool2d(x[0], (3, 2), 1, 1, dilation=(3, 1)),
+            F.max_pool1d(line, 3, 1, 1, dilation=2),
+            F.max_pool3d(volume, 2, 2, 1, dilation=(1, 2, 3), ceil_mode=True),
+        )  # fmt: skip
+
+    check(function, [normal(2, 2, 7, 8), normal(2, 3, 9), normal(1, 2, 5, 4, 6)])
+
+
+def test_positions_of_maxima() -> None:
+    ties = torch.randint(0, 2, (2, 2, 7, 8)).double()
+
+    def function(x: Any, y: Any) -> Any:
+        pooled, positions = F.max_pool2d(x, 2, return_indices=True)
+        return (
+            pooled, positions, F.max_unpool2d(pooled, positions, 2),
+            *F.max_pool2d(y, 3, 2, 1, ceil_mode=True, return_indices=True),
+            *F.adaptive_max_pool2d(y, (2, 3), return_indices=True),
+        )  # fmt: skip
+
+    check(function, [normal(2, 2, 6, 6), ties])
+
+
+def test_adaptive_max_pool() -> None:
+    def function(x: Any, line: Any, volume: Any) -> Any:
+        return (
+            F.adaptive_max_pool2d(x, (2, 3)), F.adaptive_max_pool2d(x[0], (4, None)),
+            F.adaptive_max_pool2d(x, 1), F.adaptive_max_pool1d(line, 3),
+            F.adaptive_max_pool3d(volume, (2, 2, 3)), F.adaptive_max_pool3d(volume[0], 1),
+        )  # fmt: skip
+
+    check(function, [normal(2, 3, 6, 7), normal(2, 2, 8), normal(1, 2, 5, 4, 6)])
 
 
 @pytest.mark.parametrize(
@@ -171,12 +204,73 @@ def test_average_pool(options: Any) -> None:
 
 
 def test_adaptive_average_pool() -> None:
-    def function(x: Any, line: Any) -> Any:
+    def function(x: Any, line: Any, volume: Any) -> Any:
         return (
             F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_avg_pool2d(x, (4, 5)),
             F.adaptive_avg_pool2d(x, (1, 1)), F.adaptive_avg_pool2d(x, (None, 1)),
             F.adaptive_avg_pool2d(x[0], (8, 2)), F.adaptive_avg_pool1d(line, 3),
-            F.adaptive_avg_pool3d(x.detach()[None], (2, 3, 4)),
+            F.adaptive_avg_pool3d(volume, (2, 3, 4)), F.adaptive_avg_pool3d(volume[0], 1),
         )  # fmt: skip
 
-    check(function, [normal(2, 3, 6, 6), normal(2, 3, 8)])
+    check(function, [normal(2, 3, 6, 6), normal(2, 3, 8), normal(1, 2, 5, 4, 7)])
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_with_what_is_there(mode: str) -> None:
+    def function(line: Any, x: Any, volume: Any) -> Any:
+        return (
+            F.pad(line, (1, 2), mode=mode), F.pad(line[:, :, :2], (1, 0), mode=mode),
+            F.pad(x, (2, 1, 0, 2), mode=mode), F.pad(volume, (1, 1, 1, 0, 0, 1), mode=mode),
+        )  # fmt: skip
+
+    check(function, [normal(2, 3, 4), normal(2, 3, 4, 5), normal(1, 2, 3, 2, 3)])
+
+
+def test_padding_of_one_element() -> None:
+    check(lambda x: F.pad(x, (2, 1), mode="replicate"), [normal(2, 3, 1)])
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "bicubic", "trilinear"])
+def test_interpolation(mode: str, corners: bool) -> None:
+    shape = {"linear": (2, 3, 5), "trilinear": (1, 2, 3, 4, 3)}.get(mode, (2, 2, 4, 5))
+    options = {"mode": mode, "align_corners": corners}
+
+    def function(x: Any) -> Any:
+        return (
+            F.interpolate(x, scale_factor=2, **options),
+            F.interpolate(x, scale_factor=1.7, **options),
+            F.interpolate(x, size=[extent - 1 for extent in shape[2:]], **options),
+        )
+
+    check(function, [normal(*shape)])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "area"])
+def test_interpolation_without_weights(mode: str) -> None:
+    def function(line: Any, x: Any, volume: Any) -> Any:
+        return (
+            F.interpolate(line, size=7, mode=mode), F.interpolate(x, scale_factor=2, mode=mode),
+            F.interpolate(x, size=(7, 3), mode=mode), F.interpolate(volume, size=2, mode=mode),
+        )  # fmt: skip
+
+    check(function, [normal(2, 3, 5), normal(2, 2, 4, 5), normal(1, 2, 3, 4, 3)])
+
+
+def test_rearrangements_of_images() -> None:
+    def function(x: Any) -> Any:
+        return (
+            F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2), F.channel_shuffle(x, 2),
+            F.unfold(x, 3, padding=1, stride=2), F.fold(F.unfold(x, 2), (4, 4), 2),
+        )  # fmt: skip
+
+    check(function, [normal(2, 4, 4, 4)])
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_weight_norm(dim: int) -> None:
+    def function(v: Any, g: Any, x: Any) -> Any:
+        return F.conv1d(x, torch._weight_norm(v, g, dim))
+
+    norms = (4, 1, 1) if dim == 0 else (1, 1, 2)
+    check(function, [normal(4, 3, 2), normal(*norms), normal(2, 3, 5)])

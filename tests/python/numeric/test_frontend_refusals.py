@@ -26,6 +26,7 @@ class Inner(nn.Module):
         self.function = function
         self.plain = torch.zeros(6).double()
         self.register_buffer("kept", torch.zeros(6))
+        self.scale = nn.Linear(1, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(self, x)
@@ -103,6 +104,9 @@ DATA = "depends on the values of tensors"
         (lambda _, x: x.to(torch.float8_e4m3fn).double() * x, ["float8_e4m3fn", "float32"]),
         (lambda _, x: x * (x.detach() // 0.1), ["aten.div.Tensor_mode", "integers, not float64"]),
         (lambda _, x: x + torch.randn_like(x), ["random numbers", "module 'inner'"]),
+        (lambda _, x: x * torch.combinations(x[0]).sum(), [DATA, "torch.combinations(x[0])"]),
+        (lambda self, x: x * self.scale.float().weight.double().sum(),
+         ["changes the dtype or device of a parameter", "self.scale.float()"]),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:The tensor attribute self.model.inner.plain:UserWarning")
@@ -120,6 +124,11 @@ def test_hooks_of_modules_and_parameters() -> None:
     handle.remove()
     model.inner.register_full_backward_hook(lambda _module, _before, _after: None)
     assert "backward hook of module 'inner'" in refuse(model)
+
+
+def test_what_torch_itself_cannot_differentiate() -> None:
+    model = Outer(lambda _, x: torch.linalg.inv(x.T @ x + torch.eye(6).double() * 9).sum() * x)
+    assert "torch's joint export of forward and backward pass fails" in refuse(model)
 
 
 def test_dtypes_that_have_no_counterpart() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
+from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.frontend.torch.draws import check_draws, check_no_draw_is_lost
 from disco_fuse.frontend.torch.provenance import number_calls
 from disco_fuse.frontend.torch.refusals import (
@@ -187,7 +188,13 @@ def _export_joint(
             _multiply_by_one(program.graph, node)
     program.graph_module.recompile()
     with _export_settings():
-        joint = _export_forward_backward(program)
+        try:
+            joint = _export_forward_backward(program)
+        except Exception as error:  # whatever torch's own code stumbles over
+            raise UnsupportedOperatorError(
+                "torch's joint export of forward and backward pass fails for this model "
+                f"({type(error).__name__}: {error}); leave out parts of it to find the cause"
+            ) from error
     number_calls(joint.graph)
     simplify(joint.graph)
     return joint

@@ -50,7 +50,10 @@ def refusing_what_export_cannot_see() -> Iterator[None]:
         DataDependentOutputException,
         DynamicOutputShapeException,
     )
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+    from torch.fx.experimental.symbolic_shapes import (
+        GuardOnDataDependentSymNode,
+        PendingUnbackedSymbolNotFound,
+    )
 
     function, tensor = torch.autograd.Function, torch.Tensor
     apply, register_hook = function.__dict__["apply"], tensor.register_hook
@@ -75,8 +78,17 @@ def refusing_what_export_cannot_see() -> Iterator[None]:
         DataDependentOutputException,
         DynamicOutputShapeException,
         GuardOnDataDependentSymNode,
+        PendingUnbackedSymbolNotFound,
     ) as error:
         raise _depends_on_data(_user_line(_frames(error.__traceback__))) from error
+    except RuntimeError as error:
+        if "_apply(): Couldn't swap" not in str(error):
+            raise
+        line = _user_line(_frames(error.__traceback__))
+        raise UnsupportedOperatorError(
+            f"the forward pass changes the dtype or device of a parameter ({line}); a step's "
+            "parameters keep theirs: change it before the step is made, and remove the line"
+        ) from error
     finally:
         function.apply, tensor.register_hook = apply, register_hook
 

@@ -21,7 +21,7 @@ from disco_fuse.frontend.torch.buffers import (
     emit_buffers,
     writes_statistics,
 )
-from disco_fuse.frontend.torch.converters.registry import Expr
+from disco_fuse.frontend.torch.converters.registry import Expr, dtype_of
 from disco_fuse.frontend.torch.export import JointGraph, export
 from disco_fuse.frontend.torch.layout import (
     Layout,
@@ -203,7 +203,10 @@ def _emit(
         total = emit_total_weight(weight, averaged, builder)
         gradients = emit_weighted_mean(averaged, total, builder)
         averaged[BATCH_WEIGHT] = total
-    written = {name: results[-1][node] for name, node in joint.new_buffers.items()}
+    written = {
+        name: _in_dtype_of(arguments[name], results[-1][node], builder)
+        for name, node in joint.new_buffers.items()
+    }
     written, also_averaged = emit_buffers(written, buffers, arguments.get(RANK), builder)
     new |= written
     averaged |= also_averaged
@@ -213,6 +216,12 @@ def _emit(
         outputs[f"output_{index}"] = value
     outputs |= {name: new[name] for name in layout.arguments if name in new}
     return outputs, averaged
+
+
+def _in_dtype_of(buffer: relax.Var, value: Expr, builder: relax.BlockBuilder) -> Expr:
+    """What is written to a buffer: torch's graph has statistics of half precision in float32."""
+    same = dtype_of(value) == dtype_of(buffer)
+    return value if same else builder.emit(relax.op.astype(value, dtype_of(buffer)))
 
 
 def _arguments(joint: JointGraph, layout: Layout) -> dict[str, relax.Var]:

@@ -23,6 +23,14 @@ from disco_fuse.frontend.torch.export import JointGraph
 from disco_fuse.frontend.torch.provenance import unsupported
 from disco_fuse.frontend.torch.verified import VERIFIED_OPERATORS
 
+_COMPUTE_AGAIN = frozenset(
+    {
+        torch.ops.aten._embedding_bag_backward.default,
+        torch.ops.aten._embedding_bag_per_sample_weights_backward.default,
+        torch.ops.aten.max_pool2d_with_indices_backward.default,
+    }
+)
+
 
 def translate(
     joint: JointGraph,
@@ -114,9 +122,8 @@ def _dtypes(node: fx.Node) -> set[torch.dtype]:
 
 
 def _only_read_as_none(node: fx.Node) -> bool:
-    """Whether all readers accept None: the backward of max pooling finds its indices itself."""
-    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
-    return all(user.target is backward for user in node.users)
+    """Whether all readers are backward passes that compute such results again."""
+    return all(user.target in _COMPUTE_AGAIN for user in node.users)
 
 
 def _check(node: fx.Node, result: Any) -> None:

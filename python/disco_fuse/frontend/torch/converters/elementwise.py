@@ -184,3 +184,20 @@ def to_copy(node: Node, x: Expr, **_keywords: Any) -> Expr:
 def copy(node: Node, _target: Expr, source: Expr) -> Expr:
     """The source in the shape and dtype of the target (what writing to all of it leaves there)"""
     return to_copy(node, source)
+
+
+def _ignoring_nan(name: str, function: Callable[..., Expr], which: str) -> None:
+    def convert(node: Node, a: Expr, b: Expr) -> Expr:
+        a, b = cast(node, a, node.dtype), cast(node, b, node.dtype)
+        chosen = node.emit(function(a, b))
+        if not node.dtype.startswith(("float", "bfloat")):
+            return chosen
+        chosen = node.emit(op.where(node.emit(op.isnan(b)), a, chosen))
+        return node.emit(op.where(node.emit(op.isnan(a)), b, chosen))
+
+    convert.__doc__ = f"the {which} of a and b, or the other one where one is no number"
+    converts(f"aten.{name}.default", broadcasts=True)(convert)
+
+
+_ignoring_nan("fmax", op.maximum, "larger")
+_ignoring_nan("fmin", op.minimum, "smaller")

@@ -162,3 +162,9 @@ def hardtanh(node: Node, x: Expr, low: float = -1, high: float = 1) -> Expr:
     """min(max(x, low), high)"""
     above = node.emit(op.maximum(x, relax.const(low, node.dtype)))
     return node.emit(op.minimum(above, relax.const(high, node.dtype)))
+
+
+@converts("aten.exp2.default", broadcasts=True)
+def exp2(node: Node, x: Expr) -> Expr:
+    """2 ** x"""
+    return node.emit(op.power(relax.const(2, node.dtype), cast(node, x, node.dtype)))

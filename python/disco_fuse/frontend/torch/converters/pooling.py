@@ -1,14 +1,9 @@
-"""Pooling over two or three axes (torch makes two of one), with its backward pass.
-
-A window may hang over the end (ceil_mode), so every window is described by torch's own result
-size, and by explicit padding in front and behind.
-"""
+"""Average pooling over two or three axes (torch makes two of one), with its backward pass."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,175 +12,21 @@ from tvm import relax
 from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
-    Refusal,
     converts,
     dtype_of,
     shape_of,
 )
+from disco_fuse.frontend.torch.converters.windows import (
+    Windows,
+    adaptive_bounds,
+    pooled_axes,
+    with_batch,
+    without_batch,
+)
 
 op = relax.op
 
-_MAX = {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
 _MEAN = {2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Windows:
-    """All windows along every pooled axis; one number per axis.
-
-    Parameters
-    ----------
-    extents, counts : list of int
-        Length of the axis, and number of windows on it.
-    kernel, stride, padding, dilation : list of int
-        As in torch; the padding is that on each side.
-    """
-
-    extents: list[int]
-    counts: list[int]
-    kernel: list[int]
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-
-    @staticmethod
-    def of(
-        rank: int,
-        whole: Sequence[int],
-        pooled: Sequence[int],
-        kernel: Sequence[int],
-        stride: Sequence[int] | None,
-        padding: Sequence[int],
-        dilation: Sequence[int] = (1,),
-    ) -> _Windows:
-        """Torch's arguments for the last `rank` axes of shapes before and after pooling."""
-
-        def each(values: Sequence[int]) -> list[int]:
-            return list(values) * rank if len(values) == 1 else list(values)
-
-        return _Windows(
-            extents=list(whole)[-rank:],
-            counts=list(pooled)[-rank:],
-            kernel=each(kernel),
-            stride=each(stride or kernel),
-            padding=each(padding),
-            dilation=each(dilation),
-        )
-
-    def behind(self) -> list[int]:
-        """Padding after the end, so that the last window just fits; what is left over stays out."""
-        ends = [
-            (count - 1) * stride + (taps - 1) * dilation + 1
-            for count, stride, taps, dilation in zip(
-                self.counts, self.stride, self.kernel, self.dilation, strict=True
-            )
-        ]
-        return [
-            max(end - extent - front, 0)
-            for end, extent, front in zip(ends, self.extents, self.padding, strict=True)
-        ]
-
-    def divisors(self, count_include_pad: bool) -> npt.NDArray[np.float64]:
-        """What torch divides the sum of every window by: its elements inside the tensor, or inside
-        the tensor with its padding (never those beyond, which ceil_mode adds).
-        """
-        result = np.ones(())
-        for extent, count, taps, stride, padding in zip(
-            self.extents, self.counts, self.kernel, self.stride, self.padding, strict=True
-        ):
-            start = np.arange(count) * stride - padding
-            end = np.minimum(start + taps, extent + padding)
-            if not count_include_pad:
-                start, end = np.maximum(start, 0), np.minimum(end, extent)
-            result = np.multiply.outer(result, (end - start).astype(np.float64))
-        return result
-
-
-@converts("aten.max_pool2d_with_indices.default")
-def max_pool2d(
-    node: Node,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    _ceil_mode: bool = False,
-) -> tuple[Expr, None]:
-    """Maximum of every window. The indices are not computed: the backward finds them again"""
-    shape = list(node.value[0].shape)
-    windows = _Windows.of(2, shape_of(x), shape, kernel, stride, padding, dilation)
-    return _max_pool(node, x, windows), None
-
-
-@converts("aten.max_pool3d_with_indices.default")
-def max_pool3d(
-    node: Node,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    _ceil_mode: bool = False,
-) -> tuple[Expr, None]:
-    """Maximum of every window over three axes. The indices are not computed"""
-    shape = list(node.value[0].shape)
-    windows = _Windows.of(3, shape_of(x), shape, kernel, stride, padding, dilation)
-    return _max_pool(node, x, windows), None
-
-
-def _max_pool(node: Node, x: Expr, windows: _Windows) -> Expr:
-    rank = len(windows.kernel)
-    pool = _MAX[rank]
-    batched = _with_batch(node, x, rank)
-    y = node.emit(
-        pool(
-            batched,
-            pool_size=windows.kernel,
-            strides=windows.stride,
-            padding=[*windows.padding, *windows.behind()],
-            dilation=windows.dilation,
-        )
-    )
-    return _without_batch(node, y, x)
-
-
-def _with_batch(node: Node, x: Expr, rank: int) -> Expr:
-    """x [N, C, ...], with N = 1 in front where torch was given no batch."""
-    shape = shape_of(x)
-    return x if len(shape) == rank + 2 else node.emit(op.reshape(x, [1, *shape]))
-
-
-def _without_batch(node: Node, y: Expr, x: Expr) -> Expr:
-    """The inverse of :func:`_with_batch` for its result."""
-    return y if len(shape_of(y)) == len(shape_of(x)) else node.emit(op.reshape(y, shape_of(y)[1:]))
-
-
-@converts("aten.max_pool2d_with_indices_backward.default")
-def max_pool2d_backward(
-    node: Node,
-    grad: Expr,
-    x: Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    _ceil_mode: bool,
-    _indices: None,
-) -> Expr:
-    """The gradient of every window goes to its maximum (the first of equals)"""
-    windows = _Windows.of(2, shape_of(x), shape_of(grad), kernel, stride, padding, dilation)
-    if any(step != 1 for step in windows.dilation):
-        raise Refusal(f"the gradient of dilated max pooling ({windows.dilation}) is not verified")
-    dx = node.emit(
-        op.grad.max_pool2d_backward(
-            _with_batch(node, grad, 2),
-            _with_batch(node, x, 2),
-            pool_size=windows.kernel,
-            strides=windows.stride,
-            padding=[*windows.padding, *windows.behind()],
-        )
-    )
-    return _without_batch(node, dx, x)
 
 
 @converts("aten.avg_pool2d.default", "aten.avg_pool3d.default")
@@ -200,29 +41,23 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Expr:
     """Sum of every window, divided by the number of its elements that count (or by the override)"""
-    rank = _pooled_axes(node)
-    windows = _Windows.of(rank, shape_of(x), node.shape, kernel, stride, padding)
+    rank = pooled_axes(node)
+    windows = Windows.of(rank, shape_of(x), node.shape, kernel, stride, padding)
     mean = node.emit(
         _MEAN[rank](
-            _with_batch(node, x, rank),
+            with_batch(node, x, rank),
             pool_size=windows.kernel,
             strides=windows.stride,
             padding=[*windows.padding, *windows.behind()],
             count_include_pad=True,
         )
     )
-    mean = _without_batch(node, mean, x)
+    mean = without_batch(node, mean, x)
     return _times(node, mean, _correction(windows, count_include_pad, divisor_override))
 
 
-def _pooled_axes(node: Node) -> int:
-    """How many axes an operator pools; its name says it."""
-    name = str(node.fx_node.target)
-    return int(name[name.index("pool") + 4])
-
-
 def _correction(
-    windows: _Windows, count_include_pad: bool, override: int | None
+    windows: Windows, count_include_pad: bool, override: int | None
 ) -> npt.NDArray[np.float64]:
     """Full windows' size over what torch divides by; a scalar where it is the same everywhere."""
     divisors = np.float64(override) if override else windows.divisors(count_include_pad)
@@ -249,26 +84,26 @@ def avg_pool_backward(
     divisor_override: int | None,
 ) -> Expr:
     """The gradient of every window, divided as in the forward pass, for each of its elements"""
-    rank = _pooled_axes(node)
-    windows = _Windows.of(rank, shape_of(x), shape_of(grad), kernel, stride, padding)
+    rank = pooled_axes(node)
+    windows = Windows.of(rank, shape_of(x), shape_of(grad), kernel, stride, padding)
     factors = _correction(windows, count_include_pad, divisor_override)
     return _spread(node, _times(node, grad, factors), x, windows)
 
 
-def _spread(node: Node, grad: Expr, x: Expr, windows: _Windows) -> Expr:
+def _spread(node: Node, grad: Expr, x: Expr, windows: Windows) -> Expr:
     """The transpose of the mean over full windows; beyond two axes one by one (it is separable)."""
     if len(windows.kernel) == 2:
         dx = node.emit(
             op.grad.avg_pool2d_backward(
-                _with_batch(node, grad, 2),
-                _with_batch(node, x, 2),
+                with_batch(node, grad, 2),
+                with_batch(node, x, 2),
                 pool_size=windows.kernel,
                 strides=windows.stride,
                 padding=[*windows.padding, *windows.behind()],
                 count_include_pad=True,
             )
         )
-        return _without_batch(node, dx, x)
+        return without_batch(node, dx, x)
     first = len(shape_of(x)) - len(windows.kernel)
     for number, extent in enumerate(windows.extents):
         shape = shape_of(grad)
@@ -299,11 +134,15 @@ def adaptive_avg_pool(node: Node, x: Expr, size: Sequence[int]) -> Expr:
     return x
 
 
-@converts("aten._adaptive_avg_pool2d_backward.default")
+@converts(
+    "aten._adaptive_avg_pool2d_backward.default",
+    "aten._adaptive_avg_pool3d_backward.default",
+)
 def adaptive_avg_pool_backward(node: Node, grad: Expr, x: Expr) -> Expr:
     """The gradient of every window, spread evenly over the window"""
+    first = len(shape_of(x)) - pooled_axes(node)
     for axis, extent in enumerate(shape_of(x)):
-        if axis >= len(shape_of(x)) - 2:
+        if axis >= first:
             weights = _adaptive_weights(extent, shape_of(grad)[axis])
             grad = _along(node, grad, axis, weights.T)
     return grad
@@ -311,8 +150,7 @@ def adaptive_avg_pool_backward(node: Node, grad: Expr, x: Expr) -> Expr:
 
 def _adaptive_weights(extent: int, count: int) -> npt.NDArray[np.float64]:
     """Row i holds the weights of window i of the given count; [count, extent]."""
-    windows = np.arange(count)
-    start, end = windows * extent // count, -(-(windows + 1) * extent // count)
+    start, end = adaptive_bounds(extent, count)
     positions = np.arange(extent)
     inside = (positions >= start[:, None]) & (positions < end[:, None])
     return np.asarray(inside / inside.sum(1, keepdims=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,3 +98,49 @@ def _scatter(node: Node, x: Expr, dim: int, index: Expr, source: Expr, reduction
     axis = axis_of(dim, rank)
     source = cast(node, source, dtype_of(x))
     return node.emit(op.scatter_elements(x, index, source, axis=axis, reduction=reduction))
+
+
+@converts("aten.put.default")
+def put(node: Node, x: Expr, index: Expr, source: Expr, accumulate: bool = False) -> Expr:
+    """x with the source written, or added, at row-major positions; negative ones from the end"""
+    emit, size, count = node.emit, math.prod(shape_of(x)), math.prod(shape_of(index))
+    places = emit(op.floor_mod(index, relax.const(size, dtype_of(index))))
+    places, values = (emit(op.reshape(tensor, [count])) for tensor in (places, source))
+    flat, how = emit(op.reshape(x, [size])), "add" if accumulate else "update"
+    flat = emit(op.scatter_elements(flat, places, values, axis=0, reduction=how))
+    return emit(op.reshape(flat, shape_of(x)))
+
+
+@converts("aten.masked_scatter.default", broadcasts=True)
+def masked_scatter(node: Node, x: Expr, mask: Expr, source: Expr) -> Expr:
+    """x where the mask does not hold; where it holds, the source's elements one after the other"""
+    emit, size = node.emit, math.prod(shape_of(source))
+    x, mask = (_expanded(node, tensor, node.shape) for tensor in (x, mask))
+    turn = _turns(node, mask, size)
+    taken = emit(op.take(emit(op.reshape(source, [size])), turn, axis=0))
+    return emit(op.where(mask, emit(op.reshape(taken, node.shape)), x))
+
+
+@converts("aten.masked_scatter_backward.default")
+def masked_scatter_backward(node: Node, grad: Expr, mask: Expr, _sizes: Sequence[int]) -> Expr:
+    """The gradient's elements where the mask holds, one after the other; zeros behind them"""
+    emit, size = node.emit, math.prod(node.shape)
+    mask = _expanded(node, mask, shape_of(grad))
+    turn = _turns(node, mask, size)
+    count, dtype = math.prod(shape_of(grad)), dtype_of(grad)
+    kept = emit(op.where(mask, grad, relax.const(0, dtype)))
+    zeros, kept = emit(op.zeros([size], dtype)), emit(op.reshape(kept, [count]))
+    flat = emit(op.scatter_elements(zeros, turn, kept, axis=0, reduction="add"))
+    return emit(op.reshape(flat, node.shape))
+
+
+def _expanded(node: Node, x: Expr, shape: Sequence[int]) -> Expr:
+    return x if shape_of(x) == list(shape) else node.emit(op.broadcast_to(x, list(shape)))
+
+
+def _turns(node: Node, mask: Expr, size: int) -> Expr:
+    """For each element of the mask how many before it hold, at most size - 1; [elements]."""
+    emit = node.emit
+    flat = cast(node, emit(op.reshape(mask, [math.prod(shape_of(mask))])), "int64")
+    until = emit(op.cumsum(flat, axis=0, dtype="int64"))
+    return emit(op.minimum(emit(op.subtract(until, flat)), relax.const(size - 1, "int64")))

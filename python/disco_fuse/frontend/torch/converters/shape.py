@@ -180,3 +180,36 @@ def _require_row_major(node: Node) -> None:
     """Strides mean memory; positions follow them only where torch's memory is row-major."""
     if not node.torch_argument(0).is_contiguous():
         raise Refusal("as_strided is verified for row-major tensors only")
+
+
+@converts(
+    "aten.replication_pad1d_backward.default",
+    "aten.replication_pad2d_backward.default",
+    "aten.replication_pad3d_backward.default",
+)
+def replication_pad_backward(node: Node, grad: Expr, x: Expr, pad: Sequence[int]) -> Expr:
+    """Along each padded axis, what the first and last element got is added up where it came from"""
+    if any(width < 0 for width in pad):
+        raise Refusal(f"padding with edge values is verified for widths of 0 or more, not {pad}")
+    rank = len(shape_of(x))
+    for number in range(len(pad) // 2):
+        axis = rank - 1 - number
+        grad = _fold_edges(node, grad, axis, pad[2 * number], shape_of(x)[axis])
+    return grad
+
+
+def _fold_edges(node: Node, grad: Expr, axis: int, before: int, extent: int) -> Expr:
+    """The padded axis as one of the given extent, the padding added to the edges."""
+    padded = shape_of(grad)[axis]
+    if padded == extent:
+        return grad
+    if extent == 1:
+        return node.emit(op.sum(grad, axis=[axis], keepdims=True))
+
+    def part(begin: int, end: int) -> Expr:
+        return node.emit(op.strided_slice(grad, [axis], [begin], [end]))
+
+    first = node.emit(op.sum(part(0, before + 1), axis=[axis], keepdims=True))
+    last = node.emit(op.sum(part(before + extent - 1, padded), axis=[axis], keepdims=True))
+    parts = [first, part(before + 1, before + extent - 1), last] if extent > 2 else [first, last]
+    return node.emit(op.concat(parts, axis=axis))
