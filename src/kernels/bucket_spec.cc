@@ -76,6 +76,12 @@ void CheckUpdate(const BucketSpec& spec) {
   require_decay("beta1", rule.beta1);
   require_decay("beta2", rule.beta2);
   if (rule.nesterov && rule.momentum == 0.0) Fail(spec, "nesterov needs momentum > 0, got 0");
+  if (rule.kind != UpdateRule::Kind::kSgd && rule.momentum != 0.0) {
+    Fail(spec, "momentum belongs to the update rule sgd only, got " + NumberText(rule.momentum));
+  }
+  if (rule.kind == UpdateRule::Kind::kNone && rule.weight_decay != 0.0) {
+    Fail(spec, "weight_decay needs an update rule, got " + NumberText(rule.weight_decay));
+  }
 }
 
 }  // namespace
