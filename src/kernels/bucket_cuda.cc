@@ -158,7 +158,8 @@ std::string Parameters(const GeneratedEntry& entry, const char* bucket_type) {
     } else if (argument.passing == Passing::kPointer) {
       type = std::string(bucket_type) + "* __restrict__ ";
     } else if (argument.passing == Passing::kPointerStruct) {
-      type = "const Pointers ";
+      // Without __grid_constant__ an index that is no constant copies the struct to local memory.
+      type = "const __grid_constant__ Pointers ";
     } else {
       type = "void* const* __restrict__ ";
     }

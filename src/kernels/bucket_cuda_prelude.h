@@ -96,6 +96,7 @@ __device__ __forceinline__ void ConvertTile(const From* __restrict__ from, To* _
       }
       Store<width>(to + i, result);
     } else {
+#pragma unroll 1
       for (; i < count; ++i) {
         const C value = Widen(from[i]);
         Assign(&to[i], is_scaled ? value * factor : value);
@@ -115,7 +116,8 @@ __device__ __forceinline__ void UpdateTile(const Bucket* __restrict__ gradients,
   C k[num_scalars];
 #pragma unroll
   for (int i = 0; i < num_scalars; ++i) k[i] = static_cast<C>(scalars[i]);
-#pragma unroll
+  // Up to four arrays are read in one round: enough loads under way without unrolling.
+#pragma unroll 1
   for (int item = 0; item < kItems; ++item) {
     Size i = Position<width>(begin, item);
     if (i + width <= count) {
@@ -134,6 +136,7 @@ __device__ __forceinline__ void UpdateTile(const Bucket* __restrict__ gradients,
       if (num_states > 0) Store<width>(first + i, s0);
       if (num_states > 1) Store<width>(second + i, s1);
     } else {
+#pragma unroll 1
       for (; i < count; ++i) {
         C parameter = Widen(parameters[i]);
         C s0 = num_states > 0 ? first[i] : C(0);
