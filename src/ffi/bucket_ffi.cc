@@ -175,7 +175,7 @@ void Unpack(BucketSpecRef handle, ffi::Tensor bucket, Tensors tensors) {
   const BucketSpec& spec = handle->spec;
   if (spec.update.kind != UpdateRule::Kind::kNone) {
     TVM_FFI_THROW(ValueError) << "the bucket '" << spec.name
-                              << "' has an update rule: unpack it into parameters by update()";
+                              << "' has an update rule: unpack it by unpack_update()";
   }
   const std::vector<void*> pointers = HostPointers(spec, "tensors", tensors, false);
   UnpackBucket(SelectBucketLoops(), spec, BucketData(spec, bucket), pointers.data());
