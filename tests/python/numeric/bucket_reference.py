@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +71,14 @@ class Buffers:
     tensors: list[Array]
     bucket: Array
     states: dict[str, list[Array]]
+
+    def guarded(self) -> Buffers:
+        """The same values, each array at the end of readable memory."""
+        return Buffers(
+            tensors=[guarded(tensor) for tensor in self.tensors],
+            bucket=guarded(self.bucket),
+            states={k: [guarded(one) for one in v] for k, v in self.states.items()},
+        )
 
     def copy(self) -> Buffers:
         """The same values in memory of their own."""
@@ -166,10 +176,24 @@ def _adam(
     return p - m / (np.sqrt(v) / k[1] + c(rule.eps)) * k[0]
 
 
+def guarded(values: Array) -> Array:
+    """A copy that ends where readable memory ends: a read beyond it stops the process."""
+    page = mmap.PAGESIZE
+    num_bytes = -(-values.nbytes // page) * page
+    memory = mmap.mmap(-1, num_bytes + page)
+    end = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + num_bytes
+    no_access = 0  # PROT_NONE, which the module mmap does not name
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(page), no_access) == 0
+    offset = num_bytes - values.nbytes
+    copy = np.frombuffer(memory, values.dtype, len(values), offset)
+    copy[:] = values
+    return copy
+
+
 def float32_around(values: Array) -> list[Array]:
     """All 16-bit values (NaN and infinity as 0), and float32 at and beside the middle of two.
 
-    The last two arrays are NaN and what overflows.
+    The last arrays are NaN of all kinds and what overflows.
     """
     finite = np.where(np.isfinite(values.astype("float32")), values, 0).astype("float32")
     bits, one = values.view(np.uint16), np.uint16(1)
@@ -180,7 +204,9 @@ def float32_around(values: Array) -> list[Array]:
         huge = finite * np.float32(1e30)
     ends = (np.float32(-np.inf), np.float32(np.inf))
     around = [np.nextafter(middle, end) for middle in middles for end in ends]
-    return [finite, *middles, *around, np.full_like(finite, np.nan), huge]
+    # Quiet and signalling, and one whose bits a rounding would carry into the sign.
+    patterns = np.array([0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
+    return [finite, *middles, *around, np.resize(patterns, len(values)).view("float32"), huge]
 
 
 def assert_equal_values(actual: Array, expected: Array) -> None:

@@ -39,7 +39,8 @@ static unsigned short FloatToFloat16Bits(float value) {
   return bits;
 }
 
-// Called by code compiled with -fsanitize=alignment instead of the sanitizer's own runtime.
+// Called by code compiled with -fsanitize=alignment instead of the sanitizer's own runtime;
+// the access follows, and faults where the host needs the alignment as well.
 extern "C" {
 int64_t num_misaligned = 0;
 void __ubsan_handle_type_mismatch_v1(void*, void*) { ++num_misaligned; }

@@ -66,9 +66,25 @@ def test_all_values_of_16_bits(dtype: str) -> None:
     np.testing.assert_array_equal(tensor, every_value.astype("float32"))
     for values in float32_around(every_value):
         spec.pack([values], bucket)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             expected = values.astype(numpy_dtype(dtype))
         assert_equal_values(bucket, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tensor_dtype", DTYPES)
+def test_nothing_is_read_beyond_the_end(tensor_dtype: str, dtype: str) -> None:
+    """Arrays of odd length end where memory ends."""
+    tensors = (BucketTensor(count=1043, dtype=tensor_dtype, offset=0),)
+    spec = BucketSpec(tensors=tensors, dtype=dtype, count=1043, scale=0.5, update=RULES["adam"])
+    mine = random_buffers(spec).guarded()
+    expected = mine.copy()
+    spec.pack(mine.tensors, mine.bucket)
+    pack(spec, expected.tensors, expected.bucket)
+    scalars = spec.step_scalars(0.1, 1)
+    spec.unpack_update(mine.bucket, mine.tensors, mine.states, scalars)
+    update(spec, expected, scalars)
+    assert_same(mine, expected)
 
 
 def _step_of(optimizer: Optimizer, dtype: str, count: int) -> Any:

@@ -112,7 +112,7 @@ def test_all_values_of_16_bits(language: str, dtype: str) -> None:
     for values in float32_around(every_value):
         buffers.tensors[0][:] = values
         built.pack(buffers)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             expected = values.astype(numpy_dtype(dtype))
         assert_equal_values(buffers.bucket, expected)
 
@@ -138,6 +138,24 @@ def test_many_tensors(language: str, num_tensors: int) -> None:
 @pytest.mark.parametrize("counts", [[0], [0, 0, 0], [1], [0, 5, 0]])
 def test_empty_and_single(language: str, counts: list[int]) -> None:
     check(BUILDERS[language](dense_bucket(counts, ["float32"] * len(counts), scale=0.5)))
+
+
+@each_language
+@pytest.mark.parametrize("rule", ["none", "adamw"])
+def test_nothing_is_read_beyond_the_end(language: str, rule: str) -> None:
+    """Arrays of odd length end where memory ends, so wide accesses are not aligned here."""
+    spec = BucketSpec(
+        tensors=(BucketTensor(count=1041, offset=0),),
+        count=1041,
+        scale=0.5,
+        update=RULES[rule],
+        alignment_bytes=8,
+    )
+    built = BUILDERS[language](spec)
+    buffers = random_buffers(spec).guarded()
+    built.pack(buffers)
+    np.testing.assert_array_equal(buffers.bucket, buffers.tensors[0] * np.float32(0.5))
+    built.unpack(buffers, spec.step_scalars(0.1, 1))
 
 
 @each_language
