@@ -9,6 +9,9 @@ namespace disco_fuse {
 Rescheduler::Rescheduler(int32_t num_ops, int32_t contention_permille)
     : contention_permille_(contention_permille),
       place_(num_ops, kNever),
+      level_(num_ops, kNotUrgent),
+      level_size_(num_ops, 0),
+      level_min_(num_ops, kNever),
       state_(num_ops, 0),
       changed_(num_ops, 0),
       counted_(num_ops, 0),
@@ -24,23 +27,29 @@ Nanoseconds Rescheduler::Run(const LiveUnits& units, const std::vector<int64_t>&
 }
 
 void Rescheduler::SetBase(const LiveUnits& units) {
-  for (int32_t unit : prefix_) place_[unit] = kNever;
+  for (const std::vector<int32_t>* list : {&prefix_, &rest_}) {
+    for (int32_t unit : *list) {
+      if (level_[unit] != kNotUrgent) {
+        level_size_[level_[unit]] = 0;
+        level_min_[level_[unit]] = kNever;
+      }
+      level_[unit] = kNotUrgent;
+      place_[unit] = kNever;
+    }
+  }
   prefix_.clear();
-  runner_up_.clear();
   rest_.clear();
   bool in_prefix = true;
-  size_t num_issued = 0;
   for (int32_t unit : order_) {
     if (units.IsBucket(unit)) continue;
-    uint64_t runner_up = runners_up_[num_issued++];
     in_prefix = in_prefix && !units.IsLate(unit) && units.Key(unit) < limit_;
-    if (in_prefix) {
-      place_[unit] = static_cast<int32_t>(prefix_.size());
-      prefix_.push_back(unit);
-      runner_up_.push_back(runner_up);
-    } else {
-      rest_.push_back(unit);
-    }
+    if (in_prefix) place_[unit] = static_cast<int32_t>(prefix_.size());
+    (in_prefix ? prefix_ : rest_).push_back(unit);
+    if (units.IsLate(unit)) continue;
+    int32_t level = units.urgency(unit);
+    level_[unit] = level;
+    ++level_size_[level];
+    level_min_[level] = std::min(level_min_[level], unit);
   }
 }
 
@@ -56,7 +65,6 @@ void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& dura
   extras_.clear();
   deferred_.clear();
   order_.clear();
-  runners_up_.clear();
   now_ = communication_free_ = 0;
   in_flight_.clear();
   next_end_ = 0;
@@ -95,11 +103,7 @@ void Rescheduler::FindAttention() {
   for (int32_t unit : units_->reordered()) {
     if (!units_->IsBucket(unit)) changed_units_.push_back(unit);
   }
-  for (int32_t unit : units_->postponed()) {
-    int32_t place = place_[unit];
-    bool keeps_place = place == kNever || units_->Key(unit) < runner_up_[place];
-    if (!keeps_place) changed_units_.push_back(unit);
-  }
+  if (!units_->postponed().empty()) FindPostponed();
   for (int32_t unit : changed_units_) MarkChanged(unit);
   for (int32_t unit : changed_units_) {
     if (units_->IsLate(unit)) continue;
@@ -112,6 +116,50 @@ void Rescheduler::FindAttention() {
     attention_.push_back({place, unit});
   }
   std::sort(attention_.begin(), attention_.end());
+}
+
+/*! \brief Which of the less urgent units have to be looked at. */
+void Rescheduler::FindPostponed() {
+  // For a moment level_size_ counts units that are as they were, and those that became less urgent.
+  auto leave = [&](int32_t unit, int32_t change) {
+    if (level_[unit] != kNotUrgent) level_size_[level_[unit]] += change;
+  };
+  auto count = [&](int32_t change) {
+    for (int32_t unit : units_->gone()) leave(unit, -change);
+    for (int32_t unit : units_->reordered()) leave(unit, -change);
+    for (int32_t unit : units_->postponed()) {
+      if (units_->IsLate(unit)) continue;
+      leave(unit, -change);
+      level_size_[units_->urgency(unit)] += change;
+    }
+  };
+  count(1);
+  last_from_ = last_to_ = -1;
+  for (int32_t unit : units_->postponed()) {
+    // Late units are not in the prefix, and chosen by their new key behind it.
+    if (!units_->IsLate(unit) && !KeepsPlace(unit)) changed_units_.push_back(unit);
+  }
+  count(-1);
+}
+
+/*!
+ * \brief Whether no unit of the base that came after this one, at the same time, now comes before.
+ *
+ * None has an urgency between the old one and the new one, and those that had, or that have the
+ * new one, have larger names.
+ */
+bool Rescheduler::KeepsPlace(int32_t unit) {
+  int32_t from = level_[unit], to = units_->urgency(unit);
+  if (from != last_from_ || to != last_to_) {
+    last_from_ = from;
+    last_to_ = to;
+    smallest_between_ = level_size_[from] > 0 ? -1 : level_min_[to];
+    for (int32_t level = from + 1; level < to; ++level) {
+      smallest_between_ =
+          std::min(smallest_between_, level_size_[level] > 0 ? -1 : level_min_[level]);
+    }
+  }
+  return unit < smallest_between_;
 }
 
 void Rescheduler::MarkChanged(int32_t unit) {
@@ -141,7 +189,7 @@ bool Rescheduler::Glide(int32_t until) {
   for (; cursor_ < until; ++cursor_) {
     int32_t unit = prefix_[cursor_];
     if (units_->Key(unit) >= limit_) return false;
-    IssueCompute(unit, runner_up_[cursor_]);
+    IssueCompute(unit);
   }
   return true;
 }
@@ -154,15 +202,15 @@ bool Rescheduler::Merge() {
     return true;
   }
   uint64_t key = units_->Key(unit);
-  if (!extras_.empty() && extras_.front() < key) return IssueExtra(key);
+  if (!extras_.empty() && extras_.front() < key) return IssueExtra();
   if (!IsReady(unit)) {
     Pass(unit);
     deferred_.push_back(unit);
     return true;
   }
   if (key >= limit_) return false;
-  uint64_t runner_up = runner_up_[cursor_++];
-  IssueCompute(unit, extras_.empty() ? runner_up : std::min(runner_up, extras_.front()));
+  ++cursor_;
+  IssueCompute(unit);
   ReleaseEarly(unit);
   return true;
 }
@@ -176,15 +224,14 @@ void Rescheduler::Pass(int32_t unit) {
   if (!units_->IsLate(unit)) num_deviations_ += known == kIssued ? -1 : 1;
 }
 
-/*! \param other The smallest key of all that are no extras. */
-bool Rescheduler::IssueExtra(uint64_t other) {
+bool Rescheduler::IssueExtra() {
   if (extras_.front() >= limit_) return false;
   std::pop_heap(extras_.begin(), extras_.end(), std::greater<uint64_t>());
   int32_t unit = static_cast<int32_t>(extras_.back() & 0xffffffffU);
   extras_.pop_back();
   if (place_[unit] != kNever) num_deviations_ += place_[unit] < cursor_ ? -1 : 1;
   SetState(unit, kIssued);
-  IssueCompute(unit, extras_.empty() ? other : std::min(other, extras_.front()));
+  IssueCompute(unit);
   ReleaseEarly(unit);
   return true;
 }
@@ -244,7 +291,7 @@ void Rescheduler::ScheduleRest() {
       std::pop_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
       int32_t unit = static_cast<int32_t>(ready_.back() & 0xffffffffU);
       ready_.pop_back();
-      IssueCompute(unit, ready_.empty() ? kNoKey : ready_.front());
+      IssueCompute(unit);
       for (int32_t after : units_->successors(unit)) {
         if (!units_->IsLate(after)) Decrement(after, now_);
       }
@@ -266,9 +313,8 @@ int64_t Rescheduler::FinishOfCompute(int64_t start, int64_t work) const {
   return communication_free_ + (work - busy * 1000 / contention_permille_);
 }
 
-void Rescheduler::IssueCompute(int32_t unit, uint64_t runner_up) {
+void Rescheduler::IssueCompute(int32_t unit) {
   order_.push_back(unit);
-  runners_up_.push_back(runner_up);
   now_ = FinishOfCompute(now_, durations_[unit]);
   FinishBuckets();
   if (units_->HasLateSuccessor(unit)) {

@@ -21,10 +21,10 @@ namespace disco_fuse {
  * No unit of the prefix waits for a bucket or competes with one that does, so that its order does
  * not depend on time. Of units with unchanged key and predecessors, those that are ready in both
  * strategies are chosen in the base's order; all others that are ready ("extras") are in a heap.
- * A unit that only became less urgent keeps its place if it still comes before the runner-up there.
- * While there are no extras, and both have issued the same units, the base's order is the order
- * and only time has to be counted. What comes behind the prefix is scheduled as ListScheduler does
- * it, until the compute stream waits for a bucket from which on the base did the same.
+ * A unit that only became less urgent keeps its place if it overtakes none that way. While there
+ * are no extras, and both have issued the same units, the base's order is the order and only time
+ * has to be counted. What comes behind the prefix is scheduled as ListScheduler does it, until the
+ * compute stream waits for a bucket from which on the base did the same.
  */
 class Rescheduler {
  public:
@@ -41,7 +41,6 @@ class Rescheduler {
   const std::vector<int32_t>& order() const { return order_; }
 
  private:
-  static constexpr uint64_t kNoKey = std::numeric_limits<uint64_t>::max();
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
   /*! \brief What is known of a unit that is not where the base has it. */
   enum State : uint32_t { kAsInBase = 0, kDeferred = 1, kExtra = 2, kIssued = 3 };
@@ -53,12 +52,14 @@ class Rescheduler {
 
   void Begin(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
   void FindAttention();
+  void FindPostponed();
+  bool KeepsPlace(int32_t unit);
   void MarkChanged(int32_t unit);
   void Walk();
   bool Glide(int32_t until);
   bool Merge();
   void Pass(int32_t unit);
-  bool IssueExtra(uint64_t other);
+  bool IssueExtra();
   void ReleaseEarly(int32_t unit);
   void PushExtra(int32_t unit);
   State state(int32_t unit) const;
@@ -70,7 +71,7 @@ class Rescheduler {
   void EnterRest();
   void CountMissing(int32_t unit);
   void ScheduleRest();
-  void IssueCompute(int32_t unit, uint64_t runner_up);
+  void IssueCompute(int32_t unit);
   int64_t FinishOfCompute(int64_t start, int64_t work) const;
   void Decrement(int32_t unit, int64_t time);
   void FinishBuckets();
@@ -82,15 +83,18 @@ class Rescheduler {
   int64_t contention_permille_;
   // The base.
   std::vector<int32_t> prefix_;
-  std::vector<int32_t> place_; /*!< per unit: its place in prefix_ or kNever */
-  /*! Per place: no other unit that was ready there has a smaller key. */
-  std::vector<uint64_t> runner_up_;
-  std::vector<int32_t> rest_; /*!< its other compute units */
+  std::vector<int32_t> place_;      /*!< per unit: its place in prefix_ or kNever */
+  std::vector<int32_t> rest_;       /*!< its other compute units */
+  std::vector<int32_t> level_;      /*!< per unit: its urgency, kNotUrgent if it is late */
+  std::vector<int32_t> level_size_; /*!< per urgency: how many units that are not late have it */
+  std::vector<int32_t> level_min_;  /*!< per urgency: the smallest of them */
   // The current run.
   uint32_t epoch_ = 0;
-  std::vector<uint32_t> state_;        /*!< per unit: epoch and State */
-  std::vector<uint32_t> changed_;      /*!< per unit: == epoch_ if not as in the base */
-  std::vector<int32_t> changed_units_; /*!< that exist and are no buckets */
+  std::vector<uint32_t> state_;           /*!< per unit: epoch and State */
+  std::vector<uint32_t> changed_;         /*!< per unit: == epoch_ if not as in the base */
+  int32_t last_from_ = -1, last_to_ = -1; /*!< what KeepsPlace was asked last, and the answer: */
+  int32_t smallest_between_ = -1;         /*!< no unit from here on keeps its place */
+  std::vector<int32_t> changed_units_;    /*!< that exist and are no buckets */
   std::vector<Attention> attention_;
   size_t next_attention_ = 0;
   int32_t cursor_ = 0;           /*!< the next unit of prefix_ */
@@ -99,7 +103,6 @@ class Rescheduler {
   std::vector<uint64_t> extras_; /*!< min-heap of keys */
   std::vector<int32_t> deferred_;
   std::vector<int32_t> order_;
-  std::vector<uint64_t> runners_up_; /*!< of the compute units in order_ */
   int64_t now_ = 0;
   int64_t communication_free_ = 0;
   std::vector<std::pair<int64_t, int32_t>> in_flight_; /*!< (finish, bucket) in start order */
