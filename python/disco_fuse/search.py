@@ -29,7 +29,7 @@ _CONTINUE, _TIME_LIMIT, _INTERRUPTED = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEvent:
-    """Where a search stands.
+    """Where a search stands; with several starts, all of them together.
 
     Attributes
     ----------
