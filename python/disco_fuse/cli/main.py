@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from disco_fuse import __version__
+from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
@@ -21,3 +22,4 @@ main.add_command(graphs)
 main.add_command(ops)
 main.add_command(extract)
 main.add_command(tune)
+main.add_command(bench_search)

@@ -94,3 +94,8 @@ def problem_of(name: str, step: ImportedStep, *, library_convolutions: bool) -> 
         emission=fuse_ops(step.mod, step.extraction),
         library_convolutions=library_convolutions,
     )
+
+
+def import_and_save(name: str, reference: str, library_convolutions: bool, file: str) -> None:
+    """:func:`import_problem`, written to ``file``; for a process of its own."""
+    import_problem(name, reference, library_convolutions=library_convolutions).save(file)

@@ -29,7 +29,7 @@ LAYERS = [
     ["baselines"],
     ["build", "testing", "tuning"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner"],
+    ["profile", "runner", "bench"],
     ["compare"],
     ["cli"],
 ]

@@ -1,0 +1,1 @@
+"""Benchmarks of the search on simulated clusters: quality, speed, scaling, trends."""
