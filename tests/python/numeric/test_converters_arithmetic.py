@@ -88,6 +88,7 @@ def test_integers() -> None:
         logic = (
             torch.logical_xor(*flags), torch.logical_xor(i, j), flags[0] ^ flags[1],
             flags[0] | flags[1], flags[0] & True, flags[0] | False, flags[0] ^ True,
+            flags[0] * flags[1], flags[0] + flags[1], torch.maximum(*flags), torch.minimum(*flags),
         )  # fmt: skip
         return (a * i, *whole, *logic, torch.where(flags[0], i, a), a + flags[1])
 

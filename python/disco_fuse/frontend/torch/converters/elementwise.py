@@ -25,6 +25,8 @@ op = relax.op
 def _arithmetic(operators: tuple[str, ...], function: Callable[..., Expr], sign: str) -> None:
     def convert(node: Node, a: Any, b: Any, *, alpha: Any = 1) -> Expr:
         b = cast(node, b, node.dtype)
+        if node.dtype == "bool":  # torch subtracts no booleans
+            return node.emit(op.logical_or(cast(node, a, "bool"), b))
         if alpha != 1:
             b = node.emit(op.multiply(b, relax.const(alpha, node.dtype)))
         return node.emit(function(cast(node, a, node.dtype), b))
@@ -37,18 +39,30 @@ _arithmetic(("aten.add.Tensor", "aten.add.Scalar"), op.add, "+")
 _arithmetic(("aten.sub.Tensor", "aten.sub.Scalar"), op.subtract, "-")
 
 
-def _binary(operators: tuple[str, ...], function: Callable[..., Expr], definition: str) -> None:
+def _binary(
+    operators: tuple[str, ...],
+    function: Callable[..., Expr],
+    definition: str,
+    of_bool: Callable[..., Expr] | None = None,
+) -> None:
     def convert(node: Node, a: Any, b: Any) -> Expr:
+        if node.dtype == "bool" and of_bool is not None:  # TVM has no arithmetic of booleans
+            return node.emit(of_bool(cast(node, a, "bool"), cast(node, b, "bool")))
         return node.emit(function(cast(node, a, node.dtype), cast(node, b, node.dtype)))
 
     convert.__doc__ = definition
     converts(*operators, broadcasts=True)(convert)
 
 
-_binary(("aten.mul.Tensor", "aten.mul.Scalar"), op.multiply, "a * b in the result's dtype")
+_binary(
+    ("aten.mul.Tensor", "aten.mul.Scalar"),
+    op.multiply,
+    "a * b in the result's dtype",
+    op.logical_and,
+)
 _binary(("aten.div.Tensor", "aten.div.Scalar"), op.divide, "true division in the result's dtype")
-_binary(("aten.maximum.default",), op.maximum, "the larger of a and b")
-_binary(("aten.minimum.default",), op.minimum, "the smaller of a and b")
+_binary(("aten.maximum.default",), op.maximum, "the larger of a and b", op.logical_or)
+_binary(("aten.minimum.default",), op.minimum, "the smaller of a and b", op.logical_and)
 _binary(("aten.atan2.default",), op.atan2, "the angle of the point (b, a)")
 _binary(("aten.pow.Tensor_Tensor", "aten.pow.Scalar"), op.power, "a ** b")
 

@@ -20,6 +20,8 @@ from tvm import relax
 from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
+    accumulator_of,
+    cast,
     converts,
     dtype_of,
     shape_of,
@@ -98,16 +100,18 @@ def max_pool_backward(
     if positions is not None:
         return _spread(node, grad, positions, x, pooled_axes(node))
     windows = Windows.of(2, shape_of(x), shape_of(grad), kernel, stride, padding, dilation)
+    # TVM cannot compile this kernel in bfloat16; sums of half precision are float32 everywhere.
+    wide = accumulator_of(dtype_of(x))
     dx = node.emit(
         op.grad.max_pool2d_backward(
-            with_batch(node, grad, 2),
-            with_batch(node, x, 2),
+            with_batch(node, cast(node, grad, wide), 2),
+            with_batch(node, cast(node, x, wide), 2),
             pool_size=windows.kernel,
             strides=windows.stride,
             padding=[*windows.padding, *windows.behind()],
         )
     )
-    return without_batch(node, dx, x)
+    return cast(node, without_batch(node, dx, x), dtype_of(x))
 
 
 @converts("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
@@ -193,7 +197,8 @@ def _spread(node: Node, grad: Expr, positions: Expr, x: Expr, num_axes: int) -> 
     """Zeros like x, with the gradient added at the positions over the last axes."""
     emit, rows = node.emit, math.prod(shape_of(x)[:-num_axes])
     flat = [rows, math.prod(shape_of(x)[-num_axes:])]
-    zeros = emit(op.zeros(flat, dtype_of(x)))
+    wide = accumulator_of(dtype_of(x))
+    zeros, grad = emit(op.zeros(flat, wide)), cast(node, grad, wide)
     at, values = _as_rows(node, positions, rows), _as_rows(node, grad, rows)
     dx = emit(op.scatter_elements(zeros, at, values, axis=1, reduction="add"))
-    return emit(op.reshape(dx, shape_of(x)))
+    return cast(node, emit(op.reshape(dx, shape_of(x))), dtype_of(x))
