@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from pathlib import Path
 from typing import TypedDict
 
+from disco_fuse.bench.memory import peak_rss_bytes
 from disco_fuse.tuning.importing import import_step
 
 
@@ -38,17 +36,3 @@ def graph_facts(name: str, reference: str) -> GraphFacts:
         gradients=step.num_gradients,
         bytes=step.gradient_bytes,
     )
-
-
-def peak_rss_bytes() -> int:
-    """Largest resident set of this process so far.
-
-    On Linux from ``/proc``: what ``getrusage`` says there includes the parent's size at the fork.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
