@@ -118,6 +118,9 @@ class SearchConfig:
         Random places tried per edit before it is given up.
     report_every : int
         Candidates between two progress reports; also how often limits of time are looked at.
+    memory_limit_bytes : int, optional
+        What a step may need (``Timeline.memory.peak_bytes``); strategies that need more are
+        illegal.
     limits : FusionLimits
     """
 
@@ -138,6 +141,7 @@ class SearchConfig:
     num_threads: int = 1
     num_tries: int = 8
     report_every: int = 256
+    memory_limit_bytes: int | None = None
     limits: FusionLimits = field(default_factory=FusionLimits)
 
     def __post_init__(self) -> None:
@@ -158,6 +162,9 @@ class SearchConfig:
             if name != "time_limit_s":
                 ok = value is None or (isinstance(value, int) and least <= value < 2**31)
             _require(ok, f"SearchConfig.{name}", f"None or >= {least}", value)
+        limit = self.memory_limit_bytes
+        ok = limit is None or (isinstance(limit, int) and 0 <= limit < 2**61)
+        _require(ok, "SearchConfig.memory_limit_bytes", "None or an integer in [0, 2**61)", limit)
         ok = bool(self.methods) and all(method in EDIT_KINDS for method in self.methods)
         _require(ok, "SearchConfig.methods", f"a non-empty tuple out of {EDIT_KINDS}", self.methods)
         ok = self.num_chains == 0 or all(method.startswith("fuse") for method in self.methods)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -38,7 +39,7 @@ class SearchEvent:
     num_candidates : int
         Candidates judged so far.
     makespan_us : float
-        Of the best strategy so far.
+        Of the best strategy so far; infinite while none fits the memory limit.
     improved : bool
         Whether the event reports a new best strategy (else it is one of a regular series).
     elapsed_s : float
@@ -70,7 +71,8 @@ class SearchResult:
         ``replay(graph, edits, start, limits=config.limits)`` has the hash of ``best``.
     found_us : float
         Makespan of the best that was reached from the unfused strategy alone, before ``initial``
-        was looked at. ``makespan_us`` is smaller if ``initial`` helped.
+        was looked at. ``makespan_us`` is smaller if ``initial`` helped. Like ``best_start_us``
+        infinite if that needs more memory than allowed.
     best_start : int
         The fastest start as it is, numbered like ``start``; so 0 if none of ``initial`` is faster
         than the unfused strategy.
@@ -128,7 +130,7 @@ def search(
     Raises
     ------
     ValueError
-        If the cost model gives no valid time.
+        If the cost model gives no valid time, or no strategy that was found fits the memory limit.
     """
     config = SearchConfig() if config is None else config
     started = time.monotonic()
@@ -143,7 +145,7 @@ def search(
                     SearchEvent(
                         num_steps=steps,
                         num_candidates=candidates,
-                        makespan_us=makespan_ns / 1000,
+                        makespan_us=_time_us(makespan_ns),
                         improved=improved,
                         elapsed_s=elapsed,
                     )
@@ -266,9 +268,15 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
         "num_threads": config.num_threads,
         "num_tries": config.num_tries,
         "report_every": config.report_every,
+        "memory_limit": -1 if config.memory_limit_bytes is None else config.memory_limit_bytes,
         "methods": _kinds(config.methods),
         "limits": native_limits(config.limits),
     }
+
+
+def _time_us(nanoseconds: int) -> float:
+    """Infinite for the largest time there is, which stands for a strategy over the memory limit."""
+    return math.inf if nanoseconds == 2**63 - 1 else nanoseconds / 1000
 
 
 def _result(graph: OpGraph, parts: Any) -> SearchResult:
@@ -285,9 +293,9 @@ def _result(graph: OpGraph, parts: Any) -> SearchResult:
         lower_bound_us=bound / 1000,
         start=start,
         edits=tuple(Edit(kind=EDIT_KINDS[kind], producer=p, consumer=c) for kind, p, c in rows),
-        found_us=found / 1000,
+        found_us=_time_us(found),
         best_start=best_start,
-        best_start_us=best_start_ns / 1000,
+        best_start_us=_time_us(best_start_ns),
         num_steps=steps,
         num_candidates=candidates,
         num_found_candidates=found_candidates,

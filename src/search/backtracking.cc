@@ -7,6 +7,7 @@
 #include "search/candidate_queue.h"
 #include "search/edit_sampler.h"
 #include "search/lower_bound.h"
+#include "search/memory_limit.h"
 #include "search/multi_start.h"
 #include "search/neighbourhood.h"
 
@@ -22,6 +23,7 @@ class Backtracking {
         config_(config),
         observer_(observer),
         near_(graph, model, cluster),
+        memory_limit_(graph, config.memory_limit),
         sampler_(graph, config.limits, config.num_tries),
         rng_(seed),
         queue_(config.queue_cap),
@@ -99,7 +101,8 @@ class Backtracking {
 
   void AddStart(const Strategy& strategy, int32_t start) {
     parent_.Load(strategy);
-    Nanoseconds makespan = near_.Settle(parent_);
+    Nanoseconds time = near_.Settle(parent_);
+    Nanoseconds makespan = memory_limit_.Cost(parent_, near_.BaseOrder(), time);
     visited_.emplace(strategy.hash(), makespan);
     if (start == 0 || makespan < best_start_makespan_) {
       best_start_ = start;
@@ -110,7 +113,7 @@ class Backtracking {
       SetBest(parent_.ToStrategy(near_.BaseOrder()), node);
       makespan_ = makespan;
     }
-    if (start == 0) initial_makespan_ = makespan;
+    if (start == 0) initial_makespan_ = time;
     queue_.Push({makespan, strategy, node});
   }
 
@@ -179,7 +182,10 @@ class Backtracking {
     auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
     saw_new_ = saw_new_ || is_new;
     saw_itself_ = saw_itself_ || child.edits.empty();
-    if (is_new) entry->second = near_.Schedule(child.slot);
+    if (is_new) {
+      Nanoseconds time = near_.Schedule(child.slot);
+      entry->second = memory_limit_.Cost(child.grouping, near_.Order(child.slot), time);
+    }
     if (is_new && !child.edits.empty()) ++num_unseen_;
     Nanoseconds makespan = entry->second;
     bool improved = makespan < makespan_;
@@ -197,7 +203,8 @@ class Backtracking {
   void Report(bool improved) {
     if (IsLast()) stop_reason_ = StopReason::kMaxSteps;
     if (!observer_ || (!improved && num_candidates_ % config_.report_every != 0)) return;
-    Verdict verdict = observer_({num_steps_, num_candidates_, makespan_, improved, 0, phase_});
+    Nanoseconds makespan = MemoryLimit::MakespanOf(makespan_);
+    Verdict verdict = observer_({num_steps_, num_candidates_, makespan, improved, 0, phase_});
     if (verdict == Verdict::kTimeLimit) stop_reason_ = StopReason::kTimeLimit;
     if (verdict == Verdict::kInterrupted) stop_reason_ = StopReason::kInterrupted;
   }
@@ -216,9 +223,9 @@ class Backtracking {
     SearchResult result{best_.front()};
     result.makespan = makespan_;
     result.initial_makespan = initial_makespan_;
-    result.found_makespan = found_makespan_;
+    result.found_makespan = MemoryLimit::MakespanOf(found_makespan_);
     result.best_start = best_start_;
-    result.best_start_makespan = best_start_makespan_;
+    result.best_start_makespan = MemoryLimit::MakespanOf(best_start_makespan_);
     result.num_steps = num_steps_;
     result.num_candidates = num_candidates_;
     result.num_found_candidates = num_found_candidates_;
@@ -237,6 +244,7 @@ class Backtracking {
   const SearchConfig& config_;
   const Observer& observer_;
   Neighbourhood near_;
+  MemoryLimit memory_limit_;
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;
@@ -246,7 +254,7 @@ class Backtracking {
   std::vector<Child> children_;
   std::vector<Node> nodes_;
   std::vector<Strategy> best_; /*!< the incumbent, once there is one */
-  Nanoseconds makespan_{0};
+  Nanoseconds makespan_{0};    /*!< like all of the search's: see MemoryLimit */
   Nanoseconds initial_makespan_{0};
   Nanoseconds found_makespan_{0};
   Nanoseconds best_start_makespan_{0};
@@ -275,6 +283,7 @@ SearchResult Search(const OpGraph& graph, const CostModel& model, const Cluster&
     return Backtracking(graph, model, cluster, config, seed, observe).Run(initial);
   };
   SearchResult result = MultiStart(config, model.thread_safe(), observer, search);
+  MemoryLimit::CheckMet(result.makespan, config.memory_limit);
   result.lower_bound = LowerBound(graph, model, cluster);
   return result;
 }

@@ -50,6 +50,8 @@ struct SearchConfig {
   std::vector<EditKind> methods = {EditKind::kFuse, EditKind::kFuseDuplicate,
                                    EditKind::kMergeBuckets};
   FusionLimits limits;
+  /*! Bytes that a step may need; strategies that need more are illegal. < 0: no limit. */
+  int64_t memory_limit = -1;
   /*! Candidates between two progress reports. */
   int64_t report_every = 256;
 
@@ -90,12 +92,12 @@ using Observer = std::function<Verdict(const Progress&)>;
 struct SearchResult {
   Strategy best;
   Nanoseconds makespan{0};
-  Nanoseconds initial_makespan{0}; /*!< of the unfused strategy */
+  Nanoseconds initial_makespan{0}; /*!< of the unfused strategy, however much memory it needs */
   Nanoseconds lower_bound{0};
   int32_t start = 0; /*!< 0: `edits` start from unfused; i: from the i-th initial strategy */
   std::vector<Edit> edits = {}; /*!< lead from there to `best` */
   /*! Of the best strategy reached from the unfused one before any initial strategy was looked at.
-   */
+   * Here and below the largest time there is, if that needs too much memory. */
   Nanoseconds found_makespan{0};
   int32_t best_start = 0; /*!< the fastest start as it is, numbered like `start` */
   Nanoseconds best_start_makespan{0};

@@ -51,6 +51,12 @@ Examples:
 @click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after that.")
 @click.option("--max-steps", type=int, metavar="N", help="End the search after N candidates.")
 @click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
+@click.option(
+    "--memory-limit",
+    type=int,
+    metavar="BYTES",
+    help="Strategies whose step needs more are illegal.",
+)
 @click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
 @json_option
 @click.option(
@@ -80,6 +86,7 @@ def tune(
         raise click.UsageError("give either MODEL or --problem FILE")
     cluster = load_cluster(cluster_name)
     changes["time_limit_s"] = changes.pop("time_limit")
+    changes["memory_limit_bytes"] = changes.pop("memory_limit")
     config = search_config(preset, changes)
     try:
         problem = _problem(model, problem_file, cluster.device.library_convolutions)
@@ -191,6 +198,7 @@ def _result_rows(result: TuningResult) -> list[tuple[str, str]]:
         ("above the larger of these two", f"{100 * data['gap']:.2f} %"),
         ("share of the distance closed", f"{100 * data['share']:.1f} %"),
         ("AllReduce overlapped", f"{100 * data['overlap']:.1f} %"),
+        ("peak memory", f"{data['peak_bytes'] / 1e6:.1f} MB"),
         ("candidates", f"{data['candidates']} ({data['unseen']} unseen)"),
         ("unseen candidates a second", f"{data['candidates_per_s']:.0f}"),
         ("search seconds", f"{data['search_s']:.2f}"),

@@ -125,6 +125,7 @@ class TuningResult:
             "compute_us": self.timeline.compute_us,
             "allreduce_us": self.timeline.allreduce_us,
             "overlap": self.timeline.overlap,
+            "peak_bytes": self.timeline.memory.peak_bytes,
             "least_compute_us": self.least_totals_us[0],
             "least_allreduce_us": self.least_totals_us[1],
             "candidates": self.search.num_candidates,
@@ -149,7 +150,7 @@ def tune(
     ----------
     warm_start : bool
         Whether the baselines join the search after its first phase; the result is then never worse
-        than any of them.
+        than any of them that fits the memory limit, if there is one.
     on_event : callable, optional
         See :func:`disco_fuse.search.search`.
     """
@@ -162,9 +163,11 @@ def tune(
     strategy, makespan_us = found.best, found.makespan_us
     if warm_start:
         # The search orders everything by its own schedule, which may lose to TVM's order.
-        best = min(baselines.values(), key=lambda result: result.makespan_us)
-        if best.makespan_us < makespan_us:
-            strategy = best.strategy
+        for result in baselines.values():
+            peak = simulate(problem.graph, result.strategy, model, cluster).memory.peak_bytes
+            fits = config.memory_limit_bytes is None or peak <= config.memory_limit_bytes
+            if fits and result.makespan_us < makespan_us:
+                strategy, makespan_us = result.strategy, result.makespan_us
     return TuningResult(
         problem=problem,
         cluster=cluster,
