@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ SLOW_START = replace(CLUSTER, allreduce=AllReduceModel.linear(latency_us=500.0, 
 
 
 def two_gradients() -> OpGraph:
-    """Ops 0 and 1 compute gradients of 400 bytes, 2 and 3 average them, 4 and 5 write parameters."""
+    """Ops 0 and 1 compute gradients of 400 bytes, 2 and 3 average them, 4 and 5 update."""
     ops = [op("g0"), op("g1")]
     ops += [op("a0", kind=OpKind.ALLREDUCE), op("a1", kind=OpKind.ALLREDUCE)]
     ops += [replace(op(name, is_output=True), is_donated=True) for name in ("w0", "w1")]
@@ -86,7 +87,7 @@ def test_a_limit_nobody_meets_is_an_error_that_says_the_least(starts: int) -> No
 
 @pytest.mark.parametrize("limit", [-1, 2**61, 1.5])
 def test_limits_that_are_none(limit: object) -> None:
-    with pytest.raises(ValueError, match="SearchConfig.memory_limit_bytes must be None or an int"):
+    with pytest.raises(ValueError, match="memory_limit_bytes must be None or an int"):
         SearchConfig(memory_limit_bytes=limit)  # type: ignore[arg-type]
 
 
@@ -94,11 +95,7 @@ def test_limits_that_are_none(limit: object) -> None:
 @given(graph=op_graphs())
 def test_no_result_is_beyond_its_limit(graph: OpGraph) -> None:
     most = peak(graph, tuned(graph, None, max_steps=200).best)
+    assert peak(graph, tuned(graph, most, max_steps=200).best) <= most
     assume(most > 0)
-    for limit in (most, most - 1):
-        try:
-            found = tuned(graph, limit, max_steps=200)
-        except ValueError as error:
-            assert limit < most, error
-            continue
-        assert peak(graph, found.best) <= limit
+    with suppress(ValueError):  # nothing that small need exist
+        assert peak(graph, tuned(graph, most - 1, max_steps=200).best) < most
