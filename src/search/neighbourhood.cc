@@ -8,7 +8,7 @@ Neighbourhood::Neighbourhood(const OpGraph& graph, const CostModel& model, const
     : graph_(&graph),
       costs_(graph, model, cluster.allreduce),
       units_(graph),
-      rescheduler_(graph.num_ops(), cluster.contention_permille),
+      rescheduler_(graph, cluster.contention_permille),
       durations_(graph.num_ops(), 0),
       slots_(1) {}
 
@@ -18,7 +18,7 @@ Nanoseconds Neighbourhood::Settle(const Grouping& base) {
   PriceMissing(1);
   Apply(&slots_[0]);
   Nanoseconds makespan = rescheduler_.Run(units_, durations_);
-  rescheduler_.SetBase(units_);
+  rescheduler_.SetBase(units_, durations_);
   last_ = kBase;
   return makespan;
 }

@@ -6,16 +6,21 @@
 
 namespace disco_fuse {
 
-Rescheduler::Rescheduler(int32_t num_ops, int32_t contention_permille)
+Rescheduler::Rescheduler(const OpGraph& graph, int32_t contention_permille)
     : contention_permille_(contention_permille),
-      place_(num_ops, kNever),
-      level_(num_ops, kNotUrgent),
-      level_size_(num_ops, 0),
-      level_min_(num_ops, kNever),
-      state_(num_ops, 0),
-      changed_(num_ops, 0),
-      counted_(num_ops, 0),
-      num_missing_(num_ops, 0) {}
+      place_(graph.num_ops(), kNever),
+      level_(graph.num_ops(), kNotUrgent),
+      level_size_(graph.num_ops(), 0),
+      level_min_(graph.num_ops(), kNever),
+      state_(graph.num_ops(), 0),
+      changed_(graph.num_ops(), 0),
+      counted_(graph.num_ops(), 0),
+      num_missing_(graph.num_ops(), 0) {
+  for (const Edge& edge : graph.edges()) {
+    bool nested = graph.IsAllReduce(edge.producer) && graph.IsAllReduce(edge.consumer);
+    has_nested_buckets_ = has_nested_buckets_ || nested;
+  }
+}
 
 Nanoseconds Rescheduler::Run(const LiveUnits& units, const std::vector<int64_t>& durations_ns) {
   Begin(units, durations_ns);
@@ -26,7 +31,7 @@ Nanoseconds Rescheduler::Run(const LiveUnits& units, const std::vector<int64_t>&
   return Nanoseconds(std::max(now_, communication_free_));
 }
 
-void Rescheduler::SetBase(const LiveUnits& units) {
+void Rescheduler::SetBase(const LiveUnits& units, const std::vector<int64_t>& durations_ns) {
   for (const std::vector<int32_t>* list : {&prefix_, &rest_}) {
     for (int32_t unit : *list) {
       if (level_[unit] != kNotUrgent) {
@@ -38,12 +43,18 @@ void Rescheduler::SetBase(const LiveUnits& units) {
     }
   }
   prefix_.clear();
+  time_before_.assign(1, 0);
+  triggers_.clear();
   rest_.clear();
   bool in_prefix = true;
   for (int32_t unit : order_) {
     if (units.IsBucket(unit)) continue;
     in_prefix = in_prefix && !units.IsLate(unit) && units.Key(unit) < limit_;
-    if (in_prefix) place_[unit] = static_cast<int32_t>(prefix_.size());
+    if (in_prefix) {
+      place_[unit] = static_cast<int32_t>(prefix_.size());
+      time_before_.push_back(time_before_.back() + durations_ns[unit]);
+      if (units.HasLateSuccessor(unit)) triggers_.push_back(place_[unit]);
+    }
     (in_prefix ? prefix_ : rest_).push_back(unit);
     if (units.IsLate(unit)) continue;
     int32_t level = units.urgency(unit);
@@ -59,7 +70,7 @@ void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& dura
   ++epoch_;
   changed_units_.clear();
   attention_.clear();
-  next_attention_ = 0;
+  next_attention_ = next_trigger_ = 0;
   cursor_ = num_deviations_ = 0;
   limit_ = units.SmallestLateKey();
   extras_.clear();
@@ -115,6 +126,12 @@ void Rescheduler::FindAttention() {
     }
     attention_.push_back({place, unit});
   }
+  // What takes another time, or may have become a trigger, is no part of a jump.
+  auto stop_at = [&](int32_t unit) {
+    if (place_[unit] != kNever && !IsChanged(unit)) attention_.push_back({place_[unit], -1});
+  };
+  for (int32_t unit : units_->repriced()) stop_at(unit);
+  units_->ForEachRecounted(stop_at);
   std::sort(attention_.begin(), attention_.end());
 }
 
@@ -169,14 +186,16 @@ void Rescheduler::MarkChanged(int32_t unit) {
 
 void Rescheduler::Walk() {
   int32_t end = static_cast<int32_t>(prefix_.size());
+  int32_t attended = -1;
   while (cursor_ < end) {
-    if (num_deviations_ == 0 && extras_.empty()) {
+    if (num_deviations_ == 0 && extras_.empty() && cursor_ != attended) {
       bool more = next_attention_ < attention_.size();
       if (!Glide(more ? std::min(attention_[next_attention_].place, end) : end)) return;
       if (cursor_ == end) return;
     }
     for (; next_attention_ < attention_.size() && attention_[next_attention_].place == cursor_;
          ++next_attention_) {
+      attended = cursor_;
       int32_t unit = attention_[next_attention_].unit;
       if (unit >= 0 && state(unit) < kExtra && IsReady(unit)) PushExtra(unit);
     }
@@ -186,12 +205,31 @@ void Rescheduler::Walk() {
 
 /*! \brief Issues what the base issues; false where the prefix ends. */
 bool Rescheduler::Glide(int32_t until) {
-  for (; cursor_ < until; ++cursor_) {
-    int32_t unit = prefix_[cursor_];
-    if (units_->Key(unit) >= limit_) return false;
-    IssueCompute(unit);
+  while (cursor_ < until) {
+    while (next_trigger_ < triggers_.size() && triggers_[next_trigger_] < cursor_) ++next_trigger_;
+    int32_t stop = until;
+    if (next_trigger_ < triggers_.size()) stop = std::min(stop, triggers_[next_trigger_]);
+    if (stop > cursor_ && MayJump()) {
+      order_.insert(order_.end(), prefix_.begin() + cursor_, prefix_.begin() + stop);
+      now_ += time_before_[stop] - time_before_[cursor_];
+      cursor_ = stop;
+      continue;
+    }
+    if (units_->Key(prefix_[cursor_]) >= limit_) return false;
+    IssueCompute(prefix_[cursor_++]);
   }
   return true;
+}
+
+/*!
+ * \brief Whether units that release nothing but one another can be issued all at once.
+ *
+ * Buckets that end meanwhile are noticed at the next trigger: that is early enough, unless another
+ * bucket waits for them. Units without urgency are not in the prefix, whatever the limit.
+ */
+bool Rescheduler::MayJump() const {
+  bool full_speed = contention_permille_ == 1000 || communication_free_ <= now_;
+  return full_speed && !has_nested_buckets_ && limit_ >> 32 == kNotUrgent;
 }
 
 /*! \brief One step where both strategies differ: passes a unit of the base or issues one unit. */

@@ -28,15 +28,15 @@ namespace disco_fuse {
  */
 class Rescheduler {
  public:
-  Rescheduler(int32_t num_ops, int32_t contention_permille);
+  Rescheduler(const OpGraph& graph, int32_t contention_permille);
   /*!
    * \brief Schedules `units`, which were moved once since the base was set (or anywhere, at first).
    * \param durations_ns One for each op that names a unit.
    * \return The makespan that ListScheduler::Run returns for these units.
    */
   Nanoseconds Run(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
-  /*! \brief Makes the strategy of the last Run the base. */
-  void SetBase(const LiveUnits& units);
+  /*! \brief Makes the strategy of the last Run, with the same arguments, the base. */
+  void SetBase(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
   /*! \brief Units of the last Run in emitted order. */
   const std::vector<int32_t>& order() const { return order_; }
 
@@ -57,6 +57,7 @@ class Rescheduler {
   void MarkChanged(int32_t unit);
   void Walk();
   bool Glide(int32_t until);
+  bool MayJump() const;
   bool Merge();
   void Pass(int32_t unit);
   bool IssueExtra();
@@ -81,13 +82,16 @@ class Rescheduler {
   const LiveUnits* units_ = nullptr;
   const int64_t* durations_ = nullptr;
   int64_t contention_permille_;
+  bool has_nested_buckets_ = false; /*!< a collective reads what another one made */
   // The base.
   std::vector<int32_t> prefix_;
-  std::vector<int32_t> place_;      /*!< per unit: its place in prefix_ or kNever */
-  std::vector<int32_t> rest_;       /*!< its other compute units */
-  std::vector<int32_t> level_;      /*!< per unit: its urgency, kNotUrgent if it is late */
-  std::vector<int32_t> level_size_; /*!< per urgency: how many units that are not late have it */
-  std::vector<int32_t> level_min_;  /*!< per urgency: the smallest of them */
+  std::vector<int32_t> place_;       /*!< per unit: its place in prefix_ or kNever */
+  std::vector<int64_t> time_before_; /*!< per place: sum of durations up to there */
+  std::vector<int32_t> triggers_;    /*!< places of units with late successors */
+  std::vector<int32_t> rest_;        /*!< its other compute units */
+  std::vector<int32_t> level_;       /*!< per unit: its urgency, kNotUrgent if it is late */
+  std::vector<int32_t> level_size_;  /*!< per urgency: how many units that are not late have it */
+  std::vector<int32_t> level_min_;   /*!< per urgency: the smallest of them */
   // The current run.
   uint32_t epoch_ = 0;
   std::vector<uint32_t> state_;           /*!< per unit: epoch and State */
@@ -97,6 +101,7 @@ class Rescheduler {
   std::vector<int32_t> changed_units_;    /*!< that exist and are no buckets */
   std::vector<Attention> attention_;
   size_t next_attention_ = 0;
+  size_t next_trigger_ = 0;
   int32_t cursor_ = 0;           /*!< the next unit of prefix_ */
   int32_t num_deviations_ = 0;   /*!< units issued here and not there, or the other way round */
   uint64_t limit_ = 0;           /*!< a unit with this key or a larger one is not in the prefix */

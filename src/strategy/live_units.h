@@ -39,6 +39,12 @@ class LiveUnits {
   const std::vector<int32_t>& postponed() const { return postponed_; }
   /*! \brief Units that are new or have other members, outputs or bytes since the last MoveTo. */
   const std::vector<int32_t>& repriced() const { return repriced_; }
+  /*! \brief Calls visit(unit) for every unit of which the last MoveTo changed the number of late
+   * successors; may repeat. */
+  template <typename Visit>
+  void ForEachRecounted(Visit visit) const {
+    for (const auto& entry : log_.late_counts) visit(entry.first);
+  }
   /*! \brief Members and outputs of a unit, ascending; `grouping` is what MoveTo got last. */
   static void Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
                        std::vector<int32_t>* outputs);

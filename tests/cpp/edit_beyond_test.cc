@@ -295,6 +295,8 @@ TEST(Reorder, AMergedUnitKeepsTheMoreUrgentPriority) {
   OpGraph graph = FourGradients();
   std::vector<Edit> edits{{kReorder, 4, 3}, {kReorder, 5, 1}, {kMerge, 4, 5}};
   EXPECT_EQ(After(graph, edits).priorities(), (std::vector<Priority>{{4, 1}}));
+  std::vector<Edit> turned{{kReorder, 4, 1}, {kReorder, 5, 3}, {kMerge, 4, 5}};
+  EXPECT_EQ(After(graph, turned).priorities(), (std::vector<Priority>{{4, 1}}));
   // What leaves has its own urgency again.
   edits.push_back({kSplit, 4, 5});
   EXPECT_EQ(After(graph, edits).priorities(), (std::vector<Priority>{{4, 1}}));

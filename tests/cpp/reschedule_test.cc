@@ -119,21 +119,19 @@ void ExpectSameUnits(const LiveUnits& live, const UnitGraph& units) {
 class Walk {
  public:
   Walk(const OpGraph& graph, int32_t permille, int64_t longest)
-      : permille_(permille),
-        longest_(longest),
-        live_(graph),
-        rescheduler_(graph.num_ops(), permille) {}
+      : permille_(permille), longest_(longest), live_(graph), rescheduler_(graph, permille) {}
 
   void Visit(const Grouping& grouping) {
     Reference reference(grouping, permille_, longest_);
+    durations_ = reference.durations();
     live_.MoveTo(grouping);
     ExpectSameUnits(live_, reference.units());
-    EXPECT_EQ(rescheduler_.Run(live_, reference.durations()), reference.makespan());
+    EXPECT_EQ(rescheduler_.Run(live_, durations_), reference.makespan());
     EXPECT_EQ(rescheduler_.order(), reference.Order());
   }
   void Settle(const Grouping& grouping) {
     Visit(grouping);
-    rescheduler_.SetBase(live_);
+    rescheduler_.SetBase(live_, durations_);
   }
   void Return(const Grouping& base) {
     live_.Undo();
@@ -145,6 +143,7 @@ class Walk {
  private:
   int32_t permille_;
   int64_t longest_;
+  std::vector<int64_t> durations_;
   LiveUnits live_;
   Rescheduler rescheduler_;
 };
