@@ -69,7 +69,7 @@ class RunStore:
         if not path.exists():
             return None
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return result
+        return {**result, "label": run.label}
 
     def execute(self, run: Run) -> dict[str, Any]:
         """The result of an equal run, or of this one, in a process of its own.
@@ -93,7 +93,7 @@ class RunStore:
         return result
 
     def _path(self, run: Run) -> Path:
-        """Named by everything the result depends on: program, problem, cluster, configuration."""
+        """Named by all that the result depends on: program, problem, cluster, configuration."""
         problem = hashlib.sha256(Path(run.problem_file).read_bytes()).hexdigest()
         key = [
             __version__,
@@ -101,7 +101,6 @@ class RunStore:
             asdict(run.cluster),
             asdict(run.config),
             run.warm_start,
-            run.label,
         ]
         digest = hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()
         return self._folder / f"{digest[:24]}.json"
