@@ -58,6 +58,8 @@ class Op:
         Structural hash of the kernel, the key of its profile.
     is_output : bool
         The step returns the value.
+    is_donated : bool
+        The value overwrites an external one in place, so that it takes no memory of its own.
     collective : str
         Name of the collective, for example ``"allreduce"``.
     merge_class : str
@@ -74,6 +76,7 @@ class Op:
     bytes_written: int = 0
     signature: str = ""
     is_output: bool = False
+    is_donated: bool = False
     collective: str = ""
     merge_class: str = ""
 
@@ -111,6 +114,7 @@ _NUMBERS = (
     "bytes_read",
     "bytes_written",
     "is_output",
+    "is_donated",
 )
 
 

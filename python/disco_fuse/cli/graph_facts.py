@@ -11,7 +11,6 @@ from typing import TypedDict
 import tvm
 
 from disco_fuse.extract import extract
-from disco_fuse.graph import OpKind
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.kernels.library import library_available
 from disco_fuse.lower import lower
@@ -24,8 +23,8 @@ class GraphFacts(TypedDict):
 
     ``import_s`` is the time in seconds from the model to the lowered module with its AllReduces,
     ``peak_rss_mb`` the largest resident set of the process in 10**6 bytes, the model's weights
-    included. ``ops`` counts everything in the graph, of which ``gradients`` are AllReduces that
-    send ``bytes`` bytes in total.
+    included. ``ops`` counts everything in the graph. There are ``gradients`` tensors of ``bytes``
+    bytes in total to be averaged; buffers that rank 0 sends to all others are not among them.
     """
 
     name: str
@@ -49,14 +48,13 @@ def graph_facts(name: str, reference: str) -> GraphFacts:
     mod = lower(mod, host_target(), library=library_available())
     import_s = time.perf_counter() - begin
     graph = extract(mod).graph
-    sent = [op.bytes_written for op in graph.ops if op.kind == OpKind.ALLREDUCE]
     return GraphFacts(
         name=name,
         import_s=round(import_s, 2),
         peak_rss_mb=round(peak_rss_bytes() / 1e6, 1),
         ops=graph.num_ops,
-        gradients=len(sent),
-        bytes=sum(sent),
+        gradients=len(step.gradient_names),
+        bytes=sum(step.values[name].nbytes for name in step.gradient_names),
     )
 
 
