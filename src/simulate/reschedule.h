@@ -23,8 +23,7 @@ namespace disco_fuse {
  * strategies are chosen in the base's order; all others that are ready ("extras") are in a heap.
  * A unit that only became less urgent keeps its place if it overtakes none that way. While there
  * are no extras, and both have issued the same units, the base's order is the order and only time
- * has to be counted. What comes behind the prefix is scheduled as ListScheduler does it, until the
- * compute stream waits for a bucket from which on the base did the same.
+ * has to be counted. What comes behind the prefix is scheduled as ListScheduler does it.
  */
 class Rescheduler {
  public:

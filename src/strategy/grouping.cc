@@ -188,56 +188,6 @@ void Grouping::Members(int32_t group, std::vector<int32_t>* members) const {
   std::sort(members->begin(), members->end());
 }
 
-bool Grouping::Reaches(int32_t first, int32_t last, bool allow_direct) {
-  ++epoch_;
-  mark_[last] = epoch_;
-  stack_.assign(1, last);
-  bool found = false;
-  while (!stack_.empty() && !found) {
-    int32_t group = stack_.back();
-    stack_.pop_back();
-    ForEachPredecessor(group, [&](int32_t before) {
-      if (before == first) {
-        found = found || group != last || !allow_direct;
-      } else if (mark_[before] != epoch_ && position_[before] > position_[first]) {
-        mark_[before] = epoch_;
-        stack_.push_back(before);
-      }
-    });
-  }
-  return found;
-}
-
-/*!
- * Between `first` and `last`, what leads to `last` (marked by Reaches) moves to the front, then
- * comes `last` (and `first`, unless they merge), then the rest. Nothing marked needs `first` or
- * anything unmarked, so the order stays topological.
- */
-void Grouping::Reorder(int32_t first, int32_t last, bool merge) {
-  int32_t out = position_[first];
-  int32_t end = position_[last];
-  auto place = [&](int32_t group) {
-    order_[out] = group;
-    position_[group] = out++;
-  };
-  tail_.clear();
-  for (int32_t i = position_[first] + 1; i < end; ++i) {
-    int32_t group = order_[i];
-    if (group < 0) continue;
-    if (mark_[group] == epoch_) {
-      place(group);
-    } else {
-      tail_.push_back(group);
-    }
-  }
-  place(last);
-  if (!merge) place(first);
-  for (int32_t group : tail_) place(group);
-  while (out <= end) order_[out++] = -1;
-}
-
-void Grouping::MoveBefore(int32_t first, int32_t last) { Reorder(first, last, /*merge=*/false); }
-
 /*! \brief Gives the name `to` to group `from`, whose home ops are renamed by the caller. */
 void Grouping::Rename(int32_t from, int32_t to) {
   order_[position_[from]] = to;

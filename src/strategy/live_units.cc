@@ -12,6 +12,7 @@ LiveUnits::LiveUnits(const OpGraph& graph)
       keys_(MemberKeys(graph.num_ops())),
       is_bucket_(graph.num_ops()),
       facts_(graph.num_ops()),
+      late_(graph.num_ops(), 0),
       predecessors_(graph.num_ops()),
       successors_(graph.num_ops()),
       num_late_successors_(graph.num_ops(), 0),
@@ -53,7 +54,10 @@ void LiveUnits::Undo() {
   if (log_.has_copies) copies_.swap(log_.copies);
   priorities_ = log_.priorities;
   num_units_ = log_.num_units;
-  for (const auto& [unit, facts] : log_.facts) facts_[unit] = facts;
+  for (const auto& [unit, facts] : log_.facts) {
+    facts_[unit] = facts;
+    late_[unit] = facts.late ? 1 : 0;
+  }
   for (size_t i = 0; i < log_.num_predecessors; ++i) {
     predecessors_[log_.predecessors[i].first].swap(log_.predecessors[i].second);
   }
@@ -186,6 +190,7 @@ void LiveUnits::Remove(int32_t unit) {
   for (int32_t before : predecessors_[unit]) Unlink(before, unit);
   predecessors_[unit].clear();
   facts_[unit] = Facts{};
+  late_[unit] = 0;
 }
 
 bool LiveUnits::IsOutput(const Grouping& grouping, int32_t unit, int32_t op) {
@@ -387,6 +392,7 @@ void LiveUnits::SettleLate() {
       look_[unit] |= kOtherOrder;
       for (int32_t before : predecessors_[unit]) CountLate(before, late ? 1 : -1);
       facts.late = late;
+      late_[unit] = late ? 1 : 0;
     }
     if (IsUrgentDependent(unit)) urgent_dependents_.insert(Key(unit));
   }

@@ -59,7 +59,7 @@ class LiveUnits {
   int64_t bucket_bytes(int32_t unit) const { return facts_[unit].bucket_bytes; }
   int32_t urgency(int32_t unit) const { return facts_[unit].urgency; }
   /*! \brief A bucket, a unit that depends on one, or one that is not urgent. */
-  bool IsLate(int32_t unit) const { return facts_[unit].late; }
+  bool IsLate(int32_t unit) const { return late_[unit] != 0; }
   bool HasLateSuccessor(int32_t unit) const { return num_late_successors_[unit] > 0; }
   /*! \brief By which the list scheduler chooses among compute units: urgency, then name. */
   uint64_t Key(int32_t unit) const { return KeyOf(facts_[unit].urgency, unit); }
@@ -148,6 +148,7 @@ class LiveUnits {
   std::vector<Hash128> keys_; /*!< per op: as a member, as an output */
   std::vector<uint8_t> is_bucket_;
   std::vector<Facts> facts_;
+  std::vector<uint8_t> late_; /*!< what facts_ says, where the scheduler finds it faster */
   std::vector<std::vector<int32_t>> predecessors_;
   std::vector<std::vector<int32_t>> successors_;
   std::vector<int32_t> num_late_successors_;

@@ -12,9 +12,9 @@ namespace {
 
 /*! \brief After `edits`, with units in the order of the grouping. */
 StepMemory Measure(const OpGraph& graph, const std::vector<Edit>& edits) {
-  Grouping grouping(graph);
   FusionLimits limits;
   limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+  Grouping grouping(graph);
   grouping.Load(Replay(graph, limits, Strategy::Unfused(graph), edits));
   UnitGraph units;
   units.Build(grouping);

@@ -180,6 +180,22 @@ int64_t RandomWalk(const OpGraph& graph, Rng* rng) {
   return num_edits;
 }
 
+TEST(Reschedule, ACollectiveOfACollectiveStartsWhileTheBaseGlides) {
+  for (int32_t length = 4; length < 40 && !HasFailure(); ++length) {
+    GraphBuilder builder;
+    int32_t first = builder.Elemwise({});
+    builder.AllReduce(builder.AllReduce(first));
+    int32_t last = first;
+    for (int32_t i = 0; i < length; ++i) last = builder.Elemwise({last});
+    builder.AllReduce(last);
+    OpGraph graph = builder.Build();
+    Walk walk(graph, 1000, 1000);
+    Grouping grouping(graph);
+    walk.Settle(grouping);
+    walk.Visit(grouping);
+  }
+}
+
 TEST(Reschedule, EqualsTheFullScheduleOnTrainingGraphs) {
   Rng rng(3);
   int64_t num_edits = 0;
