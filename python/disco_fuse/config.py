@@ -82,6 +82,9 @@ class SearchConfig:
         A candidate is made by 0 to beta random edits of one kind.
     patience : int
         Candidates without improvement after which the search ends.
+    prefer_few : bool
+        Whether the number of edits is uniform up to a bound that is itself uniform from 1 to beta:
+        never 0, and mostly few, since late in a search one of many edits nearly always spoils.
     num_chains : int
         If not 0, a candidate is made by that many chains instead; each fuses 1 to beta producers,
         one after the other, into the group of one op (authors' code: 5).
@@ -121,6 +124,7 @@ class SearchConfig:
     alpha: float = 1.05
     beta: int = 10
     patience: int = 1000
+    prefer_few: bool = False
     num_chains: int = 0
     seed: int = 0
     max_steps: int | None = None
@@ -192,6 +196,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "full": {
         "refill": True,
         "drop_stale": True,
+        "prefer_few": True,
         "methods": EDIT_KINDS,
         "limits": FusionLimits(bucket_neighbours="production-order"),
     },

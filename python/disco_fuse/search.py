@@ -29,7 +29,7 @@ _CONTINUE, _TIME_LIMIT, _INTERRUPTED = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEvent:
-    """Where a search stands.
+    """Where a search stands; with several starts, all of them together.
 
     Attributes
     ----------
@@ -258,6 +258,7 @@ def _native_config(config: SearchConfig) -> dict[str, Any]:
         "max_steps": -1 if config.max_steps is None else config.max_steps,
         "children_per_pop": config.children_per_pop,
         "queue_cap": -1 if config.queue_cap is None else config.queue_cap,
+        "prefer_few": config.prefer_few,
         "num_chains": config.num_chains,
         "refill": config.refill,
         "drop_stale": config.drop_stale,

@@ -23,6 +23,19 @@ bool UnitCosts::Lookup(const UnitGraph& units, int32_t unit, Nanoseconds* durati
   return true;
 }
 
+void UnitCosts::Predict(const std::vector<Group>& groups, const std::vector<Hash128>& contents) {
+  std::vector<Nanoseconds> times = model_->Predict(*graph_, groups);
+  CheckCount(times.size(), groups, model_->name(), *graph_);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (times[i] < Nanoseconds(0)) {
+      // Reports the negative time in the words of every other bad prediction.
+      ToNanoseconds(static_cast<double>(times[i].count()) / 1000.0, model_->name(), *graph_,
+                    groups[i]);
+    }
+    memo_.emplace(contents[i], times[i]);
+  }
+}
+
 void UnitCosts::Price(const std::vector<Request>& requests) {
   struct Missing {
     size_t request;
@@ -46,16 +59,7 @@ void UnitCosts::Price(const std::vector<Request>& requests) {
     }
   }
   if (groups.empty()) return;
-  std::vector<Nanoseconds> times = model_->Predict(*graph_, groups);
-  CheckCount(times.size(), groups, model_->name(), *graph_);
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (times[i] < Nanoseconds(0)) {
-      // Reports the negative time in the words of every other bad prediction.
-      ToNanoseconds(static_cast<double>(times[i].count()) / 1000.0, model_->name(), *graph_,
-                    groups[i]);
-    }
-    memo_.emplace(contents[i], times[i]);
-  }
+  Predict(groups, contents);
   for (const Missing& miss : missing) {
     const Request& request = requests[miss.request];
     Lookup(*request.units, miss.unit, &(*request.durations)[miss.unit]);

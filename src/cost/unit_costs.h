@@ -23,6 +23,16 @@ class UnitCosts {
   };
   /*! \brief Asks the cost model at most once, for all kernels it has not seen yet. */
   void Price(const std::vector<Request>& requests);
+  /*! \brief The duration of a kernel or library call, if its content was priced before. */
+  bool Find(const Hash128& content, Nanoseconds* duration) const {
+    auto it = memo_.find(content);
+    if (it == memo_.end()) return false;
+    *duration = it->second;
+    return true;
+  }
+  /*! \brief Asks the cost model for `groups`, of the given contents, which Find then knows. */
+  void Predict(const std::vector<Group>& groups, const std::vector<Hash128>& contents);
+  Nanoseconds BucketTime(int64_t bytes) const { return allreduce_.Time(bytes); }
   int64_t num_priced() const { return static_cast<int64_t>(memo_.size()); }
 
  private:

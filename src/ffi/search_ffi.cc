@@ -75,6 +75,7 @@ SearchConfig ToConfig(const Fields& fields) {
   config.max_steps = fields.at("max_steps").cast<int64_t>();
   config.children_per_pop = fields.at("children_per_pop").cast<int32_t>();
   config.queue_cap = fields.at("queue_cap").cast<int64_t>();
+  config.prefer_few = fields.at("prefer_few").cast<bool>();
   config.num_chains = fields.at("num_chains").cast<int32_t>();
   config.refill = fields.at("refill").cast<bool>();
   config.drop_stale = fields.at("drop_stale").cast<bool>();

@@ -8,6 +8,7 @@
 #include "search/edit_sampler.h"
 #include "search/lower_bound.h"
 #include "search/multi_start.h"
+#include "search/neighbourhood.h"
 
 namespace disco_fuse {
 namespace {
@@ -20,7 +21,7 @@ class Backtracking {
       : graph_(graph),
         config_(config),
         observer_(observer),
-        evaluator_(graph, model, cluster),
+        near_(graph, model, cluster),
         sampler_(graph, config.limits, config.num_tries),
         rng_(seed),
         queue_(config.queue_cap),
@@ -84,6 +85,7 @@ class Backtracking {
   void Follow(Candidate candidate) {
     ++num_steps_;
     parent_.Load(candidate.strategy);
+    near_.Settle(parent_);
     saw_itself_ = saw_new_ = false;
     for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
     // With no edit drawn or possible the child is the strategy itself and goes back.
@@ -97,8 +99,7 @@ class Backtracking {
 
   void AddStart(const Strategy& strategy, int32_t start) {
     parent_.Load(strategy);
-    evaluator_.Price({&parent_});
-    Nanoseconds makespan = evaluator_.Schedule(0);
+    Nanoseconds makespan = near_.Settle(parent_);
     visited_.emplace(strategy.hash(), makespan);
     if (start == 0 || makespan < best_start_makespan_) {
       best_start_ = start;
@@ -106,7 +107,7 @@ class Backtracking {
     }
     int32_t node = AddNode(-1 - start, {});
     if (start == 0 || makespan < makespan_) {
-      SetBest(parent_.ToStrategy(evaluator_.Order(0)), node);
+      SetBest(parent_.ToStrategy(near_.BaseOrder()), node);
       makespan_ = makespan;
     }
     if (start == 0) initial_makespan_ = makespan;
@@ -137,7 +138,7 @@ class Backtracking {
       child.slot = static_cast<int32_t>(groupings.size());
       groupings.push_back(&child.grouping);
     }
-    evaluator_.Price(groupings);
+    near_.Price(groupings);
     for (const Child& child : children_) {
       if (stop_reason_ != StopReason::kQueueEmpty) return;
       Judge(node, child);
@@ -145,16 +146,24 @@ class Backtracking {
   }
 
   void MakeChild(EditKind kind, Child* child) {
-    child->grouping = parent_;
     child->edits.clear();
-    if (config_.num_chains == 0) {
-      ApplyEdits(kind, rng_.Below(config_.beta + 1), child);
+    // Copying 100,000 ops to change none of them takes longer than everything else.
+    if (!sampler_.CanDraw(kind)) {
+      child->hash = parent_.Hash();
+      return;
     }
+    child->grouping = parent_;
+    if (config_.num_chains == 0) ApplyEdits(kind, DrawNumEdits(), child);
     for (int32_t i = 0; i < config_.num_chains; ++i) {
       sampler_.ApplyChain(kind, 1 + rng_.Below(config_.beta), &rng_, &child->grouping,
                           &child->edits);
     }
     child->hash = child->grouping.Hash();
+  }
+
+  int32_t DrawNumEdits() {
+    if (!config_.prefer_few) return rng_.Below(config_.beta + 1);
+    return 1 + rng_.Below(1 + rng_.Below(config_.beta));
   }
 
   void ApplyEdits(EditKind kind, int32_t num_edits, Child* child) {
@@ -170,13 +179,13 @@ class Backtracking {
     auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
     saw_new_ = saw_new_ || is_new;
     saw_itself_ = saw_itself_ || child.edits.empty();
-    if (is_new) entry->second = evaluator_.Schedule(child.slot);
+    if (is_new) entry->second = near_.Schedule(child.slot);
     if (is_new && !child.edits.empty()) ++num_unseen_;
     Nanoseconds makespan = entry->second;
     bool improved = makespan < makespan_;
     if (!child.edits.empty() && IsClose(makespan)) {
       int32_t reached = AddNode(node, child.edits);
-      if (improved) SetBest(child.grouping.ToStrategy(evaluator_.Order(child.slot)), reached);
+      if (improved) SetBest(child.grouping.ToStrategy(near_.Order(child.slot)), reached);
       // A strategy that was followed up before may come again: its other children are still open.
       queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
     }
@@ -227,7 +236,7 @@ class Backtracking {
   const OpGraph& graph_;
   const SearchConfig& config_;
   const Observer& observer_;
-  Evaluator evaluator_;
+  Neighbourhood near_;
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;

@@ -15,7 +15,10 @@ bool IsFusible(const OpGraph& graph, int32_t op) {
 }  // namespace
 
 EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32_t num_tries)
-    : graph_(&graph), limits_(limits), num_tries_(num_tries) {
+    : graph_(&graph), limits_(limits), num_tries_(num_tries), is_gradient_(graph.num_ops(), 0) {
+  for (int32_t op : graph.allreduce_ops()) {
+    for (const DataEnd& end : graph.producers(op)) is_gradient_[end.op] = 1;
+  }
   for (int32_t op = 0; op < graph.num_ops(); ++op) {
     if (!IsFusible(graph, op)) continue;
     for (const DataEnd& end : graph.producers(op)) {
@@ -26,7 +29,24 @@ EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32
   }
 }
 
+bool EditSampler::CanDraw(EditKind kind) const {
+  switch (kind) {
+    case EditKind::kFuse:
+    case EditKind::kFuseDuplicate:
+    case EditKind::kTakeOut:
+      return !consumers_.empty();
+    case EditKind::kMergeBuckets:
+    case EditKind::kSplitBucket:
+    case EditKind::kMoveGradient:
+      return graph_->allreduce_ops().size() >= 2;
+    case EditKind::kReorder:
+      return !graph_->allreduce_ops().empty();
+  }
+  throw std::logic_error("unknown edit kind");
+}
+
 bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit* applied) {
+  if (!CanDraw(kind)) return false;
   for (int32_t i = 0; i < num_tries_; ++i) {
     if (Draw(kind, rng, *grouping, applied) && ApplyEdit(limits_, *applied, grouping).allowed())
       return true;
@@ -36,7 +56,7 @@ bool EditSampler::ApplyRandom(EditKind kind, Rng* rng, Grouping* grouping, Edit*
 
 void EditSampler::ApplyChain(EditKind kind, int32_t length, Rng* rng, Grouping* grouping,
                              std::vector<Edit>* applied) {
-  if (consumers_.empty()) return;
+  if (!CanDraw(kind)) return;
   int32_t into = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   for (int32_t i = 0; i < length; ++i) {
     Edit edit;
@@ -90,7 +110,6 @@ bool EditSampler::Draw(EditKind kind, Rng* rng, const Grouping& grouping, Edit* 
 }
 
 bool EditSampler::DrawFusion(EditKind kind, Rng* rng, const Grouping& grouping, Edit* edit) {
-  if (consumers_.empty()) return false;
   int32_t consumer = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   choices_.clear();
   int32_t group = grouping.home(consumer);
@@ -125,38 +144,45 @@ void EditSampler::AddProductionNeighbours(const Grouping& grouping, int32_t plac
 
 /*! \brief Collectives whose gradients come from the groups around the one that makes op's. */
 void EditSampler::AddGradientNeighbours(const Grouping& grouping, int32_t op) {
-  std::vector<int32_t> around;
-  std::vector<int32_t> members;
+  around_.clear();
   for (const DataEnd& end : graph_->producers(op)) {
     int32_t group = grouping.home(end.op);
-    around.push_back(group);
-    grouping.ForEachPredecessor(group, [&](int32_t before) { around.push_back(before); });
-    grouping.Members(group, &members);
-    for (int32_t member : members) {
+    around_.push_back(group);
+    grouping.ForEachPredecessor(group, [&](int32_t before) { around_.push_back(before); });
+    // Others read a value from its home, so that copies in the group lead nowhere.
+    int32_t member = group;
+    do {
       for (const DataEnd& reader : graph_->consumers(member)) {
-        grouping.ForEachHolder(reader.op, [&](int32_t holder) { around.push_back(holder); });
+        grouping.ForEachHolder(reader.op, [&](int32_t holder) { around_.push_back(holder); });
       }
-    }
+      member = grouping.next(member);
+    } while (member != group);
   }
-  std::sort(around.begin(), around.end());
-  around.erase(std::unique(around.begin(), around.end()), around.end());
-  for (int32_t group : around) {
-    if (graph_->IsAllReduce(group)) continue;
-    grouping.Members(group, &members);
-    for (int32_t member : members) {
+  std::sort(around_.begin(), around_.end());
+  around_.erase(std::unique(around_.begin(), around_.end()), around_.end());
+  for (int32_t group : around_) {
+    if (!graph_->IsAllReduce(group)) AddCollectivesOf(grouping, group, grouping.home(op));
+  }
+}
+
+/*! \brief Collectives outside `bucket` that send a gradient of `group`. */
+void EditSampler::AddCollectivesOf(const Grouping& grouping, int32_t group, int32_t bucket) {
+  int32_t member = group;
+  do {
+    if (is_gradient_[member] != 0) {
       for (const DataEnd& reader : graph_->consumers(member)) {
-        if (graph_->IsAllReduce(reader.op) && grouping.home(reader.op) != grouping.home(op)) {
+        if (graph_->IsAllReduce(reader.op) && grouping.home(reader.op) != bucket) {
           choices_.push_back(reader.op);
         }
       }
     }
-  }
+    member = grouping.next(member);
+  } while (member != group);
 }
 
 bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
   choices_.clear();
   bool by_production =
       limits_.bucket_neighbours == BucketNeighbours::kProductionOrder && rng->Below(4) > 0;
@@ -174,11 +200,6 @@ bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
   return true;
 }
 
-int32_t EditSampler::DrawAllReduce(Rng* rng) {
-  int32_t num_ops = static_cast<int32_t>(graph_->allreduce_ops().size());
-  return num_ops < 2 ? -1 : rng->Below(num_ops);
-}
-
 /*! \brief The place of the next gradient of the same bucket, or -1. */
 int32_t EditSampler::NextInBucket(const Grouping& grouping, int32_t place) const {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
@@ -191,8 +212,8 @@ int32_t EditSampler::NextInBucket(const Grouping& grouping, int32_t place) const
 
 bool EditSampler::DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
+  if (grouping.next(ops[place]) == ops[place]) return false;
   int32_t next = NextInBucket(grouping, place);
   if (next < 0) return false;
   *edit = {EditKind::kSplitBucket, ops[place], ops[next]};
@@ -202,8 +223,8 @@ bool EditSampler::DrawSplit(Rng* rng, const Grouping& grouping, Edit* edit) {
 /*! \brief The gradient at the border of two buckets, of either side. */
 bool EditSampler::DrawMove(Rng* rng, const Grouping& grouping, Edit* edit) {
   const std::vector<int32_t>& ops = graph_->allreduce_ops();
-  int32_t place = DrawAllReduce(rng);
-  if (place < 0 || grouping.next(ops[place]) == ops[place]) return false;
+  int32_t place = rng->Below(static_cast<int32_t>(ops.size()));
+  if (grouping.next(ops[place]) == ops[place]) return false;
   int32_t step = rng->Below(2) == 0 ? -1 : 1;
   int32_t end = RunEnd(grouping, place, step);
   if (end < 0 || end >= static_cast<int32_t>(ops.size())) return false;
@@ -218,7 +239,6 @@ bool EditSampler::DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit) {
     *edit = {EditKind::kTakeOut, copy.op, copy.group};
     return true;
   }
-  if (consumers_.empty()) return false;
   // Every op of a group of several is a consumer or produces for one of the same group.
   int32_t op = consumers_[rng->Below(static_cast<int32_t>(consumers_.size()))];
   if (rng->Below(2) == 0) {
@@ -253,8 +273,10 @@ bool EditSampler::DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit) {
     Span<DataEnd> readers = graph_->consumers(shared);
     other = readers[rng->Below(static_cast<int32_t>(readers.size()))].op;
   }
+  // Of equal urgencies the exchange mostly changes nothing.
+  if (graph_->Urgency(op) == graph_->Urgency(other)) return false;
   *edit = {EditKind::kReorder, op, other};
-  return op != other;
+  return true;
 }
 
 }  // namespace disco_fuse

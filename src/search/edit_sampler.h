@@ -13,6 +13,8 @@ namespace disco_fuse {
 class EditSampler {
  public:
   EditSampler(const OpGraph& graph, const FusionLimits& limits, int32_t num_tries);
+  /*! \brief false if no strategy of the graph has a place for an edit of `kind`. */
+  bool CanDraw(EditKind kind) const;
   /*!
    * \brief Applies one edit of `kind` at a random place.
    * \return false if none of num_tries places allowed it.
@@ -35,18 +37,21 @@ class EditSampler {
   bool DrawMove(Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit);
   bool DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit);
-  int32_t DrawAllReduce(Rng* rng);
   int32_t RunEnd(const Grouping& grouping, int32_t place, int32_t step) const;
   int32_t NextInBucket(const Grouping& grouping, int32_t place) const;
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
   void AddGradientNeighbours(const Grouping& grouping, int32_t op);
+  void AddCollectivesOf(const Grouping& grouping, int32_t group, int32_t bucket);
 
   const OpGraph* graph_;
   FusionLimits limits_;
   int32_t num_tries_;
   /*! Ops that may be fused with at least one of their producers, as far as one op tells. */
   std::vector<int32_t> consumers_;
+  std::vector<uint8_t> is_gradient_; /*!< per op: an allreduce op reads it */
+  // Scratch.
   std::vector<int32_t> choices_;
+  std::vector<int32_t> around_;
   std::vector<Edit> places_;
   std::vector<int32_t> members_;
 };

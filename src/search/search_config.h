@@ -18,6 +18,9 @@ struct SearchConfig {
   double alpha = 1.05;
   /*! A candidate is made by 0 to beta edits of one kind. */
   int32_t beta = 10;
+  /*! Whether the number of edits is uniform up to a bound that is itself uniform from 1 to beta:
+   * never 0, and mostly few, since late in a search one of many edits nearly always spoils. */
+  bool prefer_few = false;
   /*! If > 0, a candidate is made by that many chains of 1 to beta edits instead; each chain fuses
    * more and more producers into the group of one op (the authors' code: 5 chains). */
   int32_t num_chains = 0;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 namespace disco_fuse {
+
 void ListScheduler::RankUnits(const UnitGraph& units) {
   urgency_.assign(units.num_units(), kNotUrgent);
   // Units are numbered topologically, so that successors are ranked first.

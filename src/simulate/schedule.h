@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "simulate/simulate.h"
+#include "strategy/live_units.h"
 #include "strategy/unit_graph.h"
 
 namespace disco_fuse {

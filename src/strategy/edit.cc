@@ -141,6 +141,11 @@ FusionDecision ChangeUrgency(const Edit& edit, Grouping* grouping) {
     }
     rank = grouping->PriorityOf(other);
     if (rank == kNoPriority) rank = graph.Urgency(edit.consumer);
+    // Whatever leads to a gradient stays ahead of all that does not.
+    if (rank == kNotUrgent) {
+      return FusionDecision::Deny("urgency: " + graph.Describe(edit.consumer) +
+                                  " leads to no gradient and has no urgency to give");
+    }
   }
   if (rank == grouping->PriorityOf(group)) {
     return FusionDecision::Deny("urgency: the unit of " + graph.Describe(edit.producer) +

@@ -1,7 +1,6 @@
 #include "strategy/grouping.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +13,14 @@ namespace disco_fuse {
 //       \---> D: z          into C      =>                        C as well =>     D       home in
 //       C)
 //                                             C: x' y             nobody reads P's x, P disappears
+
+namespace {
+
+bool ByGroup(const Copy& a, const Copy& b) {
+  return a.group != b.group ? a.group < b.group : a.op < b.op;
+}
+
+}  // namespace
 
 Grouping::Grouping(const OpGraph& graph)
     : graph_(&graph),
@@ -30,21 +37,28 @@ Grouping::Grouping(const OpGraph& graph)
 }
 
 void Grouping::Load(const Strategy& strategy) {
-  home_ = strategy.group_of();
-  copies_ = strategy.duplicated();
+  // Most of the time it is a strategy near the one that was here.
+  for (int32_t op = 0; op < graph_->num_ops(); ++op) {
+    if (home_[op] != strategy.group_of()[op]) SetHome(op, strategy.group_of()[op]);
+  }
+  if (copies_ != strategy.duplicated()) {
+    for (const Copy& copy : copies_) Count(copy, -1);
+    copies_ = strategy.duplicated();
+    IndexCopies();
+  }
   order_ = strategy.order();
   priorities_ = strategy.priorities();
-  LinkHomes();
-  IndexCopies();
   for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
+  LinkHomes();
 }
 
 bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy>& copies) {
   std::unordered_map<int32_t, int32_t> representative;
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
-    home_[op] = representative.emplace(labels[op], op).first->second;
+    SetHome(op, representative.emplace(labels[op], op).first->second);
   }
   priorities_.clear();
+  for (const Copy& copy : copies_) Count(copy, -1);
   copies_.clear();
   for (const Copy& copy : copies) {
     int32_t group = representative.at(copy.group);
@@ -83,18 +97,67 @@ void Grouping::LinkHomes() {
   }
 }
 
-void Grouping::IndexCopies() {
-  std::fill(num_copies_of_.begin(), num_copies_of_.end(), 0);
-  std::fill(group_copies_.begin(), group_copies_.end(), 0);
-  for (const Copy& copy : copies_) {
-    ++num_copies_of_[copy.op];
-    ++group_copies_[copy.group];
+/*! \brief Enters or takes back what a copy means for counts and hash. */
+void Grouping::Count(const Copy& copy, int32_t change) {
+  num_copies_of_[copy.op] += change;
+  group_copies_[copy.group] += change;
+  if (change > 0) {
+    hash_.AddCopy(copy.op, copy.group);
+  } else {
+    hash_.DropCopy(copy.op, copy.group);
   }
+}
+
+/*! \brief Counts, hashes and sorts copies that were set as a whole. */
+void Grouping::IndexCopies() {
+  for (const Copy& copy : copies_) Count(copy, 1);
+  copies_by_group_ = copies_;
+  std::sort(copies_by_group_.begin(), copies_by_group_.end(), ByGroup);
+}
+
+void Grouping::SetHome(int32_t op, int32_t group) {
+  hash_.DropHome(op, home_[op]);
+  hash_.AddHome(op, group);
+  home_[op] = group;
+}
+
+/*! \brief Does nothing if the group holds that copy already. */
+void Grouping::AddCopy(Copy copy) {
+  auto it = std::lower_bound(copies_.begin(), copies_.end(), copy);
+  if (it != copies_.end() && *it == copy) return;
+  copies_.insert(it, copy);
+  copies_by_group_.insert(
+      std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup), copy);
+  Count(copy, 1);
+}
+
+void Grouping::DropCopy(Copy copy) {
+  copies_.erase(std::lower_bound(copies_.begin(), copies_.end(), copy));
+  copies_by_group_.erase(
+      std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), copy, ByGroup));
+  Count(copy, -1);
+}
+
+std::vector<int32_t> Grouping::CopiesIn(int32_t group) const {
+  std::vector<int32_t> ops;
+  if (group_copies_[group] == 0) return ops;
+  size_t first = FirstCopyIn(group);
+  for (int32_t i = 0; i < group_copies_[group]; ++i) {
+    ops.push_back(copies_by_group_[first + i].op);
+  }
+  return ops;
 }
 
 size_t Grouping::FirstCopy(int32_t op) const {
   auto before = [](const Copy& copy, int32_t value) { return copy.op < value; };
   return std::lower_bound(copies_.begin(), copies_.end(), op, before) - copies_.begin();
+}
+
+/*! \brief Index in copies_by_group_. */
+size_t Grouping::FirstCopyIn(int32_t group) const {
+  Copy first{-1, group};
+  return std::lower_bound(copies_by_group_.begin(), copies_by_group_.end(), first, ByGroup) -
+         copies_by_group_.begin();
 }
 
 bool Grouping::HoldsCopy(int32_t group, int32_t op) const {
@@ -112,8 +175,9 @@ const std::vector<int32_t>& Grouping::MembersUnordered(int32_t group) const {
     op = next_[op];
   } while (op != group);
   if (group_copies_[group] > 0) {
-    for (const Copy& copy : copies_) {
-      if (copy.group == group) members_.push_back(copy.op);
+    size_t first = FirstCopyIn(group);
+    for (int32_t i = 0; i < group_copies_[group]; ++i) {
+      members_.push_back(copies_by_group_[first + i].op);
     }
   }
   return members_;
@@ -174,17 +238,15 @@ void Grouping::Reorder(int32_t first, int32_t last, bool merge) {
 
 void Grouping::MoveBefore(int32_t first, int32_t last) { Reorder(first, last, /*merge=*/false); }
 
-/*! \brief Gives the name `to` to group `from`; the home ops are found from their member `from`. */
+/*! \brief Gives the name `to` to group `from`, whose home ops are renamed by the caller. */
 void Grouping::Rename(int32_t from, int32_t to) {
   order_[position_[from]] = to;
   position_[to] = position_[from];
   RenamePriority(from, to);
-  if (group_copies_[from] == 0) return;
-  for (Copy& copy : copies_) {
-    if (copy.group == from) copy.group = to;
+  for (int32_t op : CopiesIn(from)) {
+    DropCopy({op, from});
+    AddCopy({op, to});
   }
-  group_copies_[to] += group_copies_[from];
-  group_copies_[from] = 0;
 }
 
 void Grouping::Merge(int32_t first, int32_t last) {
@@ -193,12 +255,11 @@ void Grouping::Merge(int32_t first, int32_t last) {
   int32_t gone = std::max(first, last);
   int32_t op = gone;
   do {
-    home_[op] = keep;
+    SetHome(op, keep);
     op = next_[op];
   } while (op != gone);
   std::swap(next_[keep], next_[gone]);
-  int32_t slot = position_[last];
-  position_[gone] = slot;
+  position_[gone] = position_[last];
   Rename(gone, keep);
   if (copies_.empty()) return;
   // What one half computed again, the other half no longer reads from elsewhere.
@@ -206,19 +267,14 @@ void Grouping::Merge(int32_t first, int32_t last) {
   for (int32_t member : MembersUnordered(keep)) {
     if (num_copies_of_[member] > 0) affected.push_back(member);
   }
-  std::sort(copies_.begin(), copies_.end());
-  copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
-  copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
-                               [&](const Copy& copy) { return home_[copy.op] == copy.group; }),
-                copies_.end());
-  IndexCopies();
+  for (int32_t copied : CopiesIn(keep)) {
+    if (home_[copied] == keep) DropCopy({copied, keep});
+  }
   Prune(std::move(affected));
 }
 
 void Grouping::AddCopies(const std::vector<int32_t>& ops, int32_t group) {
-  for (int32_t op : ops) copies_.push_back({op, group});
-  std::sort(copies_.begin(), copies_.end());
-  IndexCopies();
+  for (int32_t op : ops) AddCopy({op, group});
   Prune(ops);
 }
 
@@ -239,7 +295,6 @@ void Grouping::Prune(std::vector<int32_t> ops) {
       std::push_heap(ops.begin(), ops.end());
     }
   }
-  std::sort(copies_.begin(), copies_.end());
 }
 
 /*! \brief Puts one op with copies into canonical form; returns whether anything changed. */
@@ -258,13 +313,15 @@ bool Grouping::PruneOp(int32_t op) {
   auto is_user = [&](int32_t group) {
     return std::find(users_.begin(), users_.end(), group) != users_.end();
   };
-  size_t before = copies_.size();
-  copies_.erase(
-      std::remove_if(copies_.begin(), copies_.end(),
-                     [&](const Copy& copy) { return copy.op == op && !is_user(copy.group); }),
-      copies_.end());
-  bool changed = copies_.size() != before;
-  if (changed) IndexCopies();
+  bool changed = false;
+  for (size_t i = FirstCopy(op); i < copies_.size() && copies_[i].op == op;) {
+    if (is_user(copies_[i].group)) {
+      ++i;
+    } else {
+      DropCopy(copies_[i]);
+      changed = true;
+    }
+  }
   if (read_outside) return changed;
   // Nobody needs the value of the home as such. Of the groups that compute the op for themselves,
   // the one of its first consumer is the home, whichever edits have led here.
@@ -276,30 +333,23 @@ bool Grouping::PruneOp(int32_t op) {
 
 void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
   int32_t from = home_[op];
-  Copy& old = *std::find(copies_.begin(), copies_.end(), Copy{op, to});
+  DropCopy({op, to});
   int32_t rest = next_[op];
   if (rest == op) {
     // Only copies are left, and they were there for `op`.
-    copies_.erase(std::remove_if(copies_.begin(), copies_.end(),
-                                 [&](const Copy& copy) {
-                                   return copy.group == from || (copy == Copy{op, to});
-                                 }),
-                  copies_.end());
+    for (int32_t copied : CopiesIn(from)) DropCopy({copied, from});
     order_[position_[from]] = -1;
     if (PriorityOf(from) != kNoPriority) SetPriority(op, kNoPriority);
   } else {
     int32_t previous = op;
     while (next_[previous] != op) previous = next_[previous];
     next_[previous] = rest;
-    old.group = from;
-    if (!leave_copy) copies_.erase(copies_.begin() + (&old - copies_.data()));
-    IndexCopies();
+    if (leave_copy) AddCopy({op, from});
     if (from == op) Relabel(rest);
   }
-  IndexCopies();
   next_[op] = next_[to];
   next_[to] = op;
-  home_[op] = to;
+  SetHome(op, to);
   if (op < to) Relabel(op);
 }
 
@@ -311,51 +361,13 @@ void Grouping::Relabel(int32_t member) {
   Rename(from, to);
   int32_t op = member;
   do {
-    home_[op] = to;
+    SetHome(op, to);
     op = next_[op];
   } while (op != member);
 }
 
-std::vector<int32_t> Grouping::CanonicalOrder() const {
-  int32_t num_ops = graph_->num_ops();
-  std::vector<std::vector<int32_t>> successors(num_ops);
-  std::vector<int32_t> num_missing(num_ops, 0);
-  std::vector<int32_t> heap;
-  for (int32_t group : order_) {
-    if (group < 0) continue;
-    ForEachPredecessor(group, [&](int32_t before) {
-      successors[before].push_back(group);
-      ++num_missing[group];
-    });
-    if (num_missing[group] == 0) heap.push_back(group);
-  }
-  std::greater<int32_t> smallest_first;
-  std::make_heap(heap.begin(), heap.end(), smallest_first);
-  std::vector<int32_t> sorted;
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), smallest_first);
-    int32_t group = heap.back();
-    heap.pop_back();
-    sorted.push_back(group);
-    for (int32_t after : successors[group]) {
-      if (--num_missing[after] > 0) continue;
-      heap.push_back(after);
-      std::push_heap(heap.begin(), heap.end(), smallest_first);
-    }
-  }
-  return sorted;
-}
-
-std::vector<int32_t> Grouping::Order() const {
-  std::vector<int32_t> groups;
-  for (int32_t group : order_) {
-    if (group >= 0) groups.push_back(group);
-  }
-  return groups;
-}
-
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {
-  return Strategy(home_, copies_, std::move(order), priorities_);
+  return Strategy(home_, copies_, std::move(order), priorities_, Hash());
 }
 
 }  // namespace disco_fuse

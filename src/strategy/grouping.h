@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/op_graph.h"
+#include "strategy/grouping_hash.h"
 #include "strategy/strategy.h"
 
 namespace disco_fuse {
@@ -27,6 +28,7 @@ class Grouping {
 
   const OpGraph& graph() const { return *graph_; }
   int32_t home(int32_t op) const { return home_[op]; }
+  const std::vector<int32_t>& homes() const { return home_; }
   /*! \brief Sorted by op. */
   const std::vector<Copy>& copies() const { return copies_; }
   /*! \brief By representative, ascending. */
@@ -44,6 +46,8 @@ class Grouping {
   }
   /*! \brief Members including copies, ascending. */
   void Members(int32_t group, std::vector<int32_t>* members) const;
+  /*! \brief The same in any order; valid until the next call. */
+  const std::vector<int32_t>& MembersUnordered(int32_t group) const;
   /*! \brief Calls visit(group) for every group that computes `op`. */
   template <typename Visit>
   void ForEachHolder(int32_t op, Visit visit) const {
@@ -76,6 +80,8 @@ class Grouping {
    */
   bool Reaches(int32_t first, int32_t last, bool allow_direct);
   bool Precedes(int32_t a, int32_t b) const { return position_[a] < position_[b]; }
+  /*! \brief Of a group in order(). */
+  int32_t position(int32_t group) const { return position_[group]; }
 
   /*!
    * \brief Unites two groups; Reaches(first, last) must have been asked last, and be false.
@@ -103,7 +109,8 @@ class Grouping {
   void RemoveCopy(int32_t op, int32_t group);
 
   Strategy ToStrategy(std::vector<int32_t> order) const;
-  Hash128 Hash() const { return WithPriorities(HashGrouping(home_, copies_), priorities_); }
+  /*! \brief The hash that ToStrategy would have. */
+  Hash128 Hash() const { return WithPriorities(hash_.Finish(graph_->num_ops()), priorities_); }
   /*! \brief The groups in the current topological order. */
   std::vector<int32_t> Order() const;
   /*! \brief The topological order that prefers small representatives. */
@@ -112,7 +119,7 @@ class Grouping {
  private:
   bool HoldsCopy(int32_t group, int32_t op) const;
   size_t FirstCopy(int32_t op) const;
-  const std::vector<int32_t>& MembersUnordered(int32_t group) const;
+  size_t FirstCopyIn(int32_t group) const;
   void Relabel(int32_t group);
   void Rename(int32_t from, int32_t to);
   void RenamePriority(int32_t from, int32_t to);
@@ -121,9 +128,11 @@ class Grouping {
   void MoveHome(int32_t op, int32_t to, bool leave_copy);
   void Reorder(int32_t first, int32_t last, bool merge);
   void IndexCopies();
+  void Count(const Copy& copy, int32_t change);
   void SetHome(int32_t op, int32_t group);
   void AddCopy(Copy copy);
   void DropCopy(Copy copy);
+  std::vector<int32_t> CopiesIn(int32_t group) const;
   std::vector<int32_t> Copied(int32_t group) const;
   void Link(const std::vector<int32_t>& ops);
   void InsertAt(int32_t place, int32_t group);
@@ -136,8 +145,10 @@ class Grouping {
   std::vector<int32_t> num_copies_of_; /*!< per op */
   std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
   std::vector<Priority> priorities_;
+  std::vector<Copy> copies_by_group_; /*!< copies_, sorted by group, then op */
   std::vector<int32_t> order_;
   std::vector<int32_t> position_; /*!< per group: its place in order_ */
+  GroupingHash hash_;
   // Scratch.
   mutable std::vector<int32_t> members_;
   std::vector<int32_t> stack_;

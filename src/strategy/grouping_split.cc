@@ -46,22 +46,6 @@ void Grouping::RenamePriority(int32_t from, int32_t to) {
   priorities_.insert(it, {to, rank});
 }
 
-void Grouping::SetHome(int32_t op, int32_t group) { home_[op] = group; }
-
-void Grouping::AddCopy(Copy copy) {
-  auto it = std::lower_bound(copies_.begin(), copies_.end(), copy);
-  if (it != copies_.end() && *it == copy) return;
-  copies_.insert(it, copy);
-  ++num_copies_of_[copy.op];
-  ++group_copies_[copy.group];
-}
-
-void Grouping::DropCopy(Copy copy) {
-  copies_.erase(std::lower_bound(copies_.begin(), copies_.end(), copy));
-  --num_copies_of_[copy.op];
-  --group_copies_[copy.group];
-}
-
 /*! \brief Members of `group` that are computed elsewhere, too. */
 std::vector<int32_t> Grouping::Copied(int32_t group) const {
   std::vector<int32_t> ops;
@@ -73,26 +57,6 @@ std::vector<int32_t> Grouping::Copied(int32_t group) const {
 
 void Grouping::Link(const std::vector<int32_t>& ops) {
   for (size_t i = 0; i < ops.size(); ++i) next_[ops[i]] = ops[(i + 1) % ops.size()];
-}
-
-/*! \brief Puts `group` in front of what is at `place`, shifting what lies up to the next gap. */
-void Grouping::InsertAt(int32_t place, int32_t group) {
-  int32_t size = static_cast<int32_t>(order_.size());
-  int32_t left = place - 1;
-  int32_t right = place;
-  while (right < size && order_[right] >= 0 && (left < 0 || order_[left] >= 0)) {
-    ++right;
-    if (left >= 0) --left;
-  }
-  if (right < size && order_[right] >= 0) {
-    for (int32_t i = left; i + 1 < place; ++i) position_[order_[i] = order_[i + 1]] = i;
-    --place;
-  } else {
-    if (right == size) order_.push_back(-1);
-    for (int32_t i = right; i > place; --i) position_[order_[i] = order_[i - 1]] = i;
-  }
-  order_[place] = group;
-  position_[group] = place;
 }
 
 void Grouping::TakeOut(const std::vector<int32_t>& ops, const std::vector<int32_t>& copies,
@@ -110,7 +74,6 @@ void Grouping::TakeOut(const std::vector<int32_t>& ops, const std::vector<int32_
   int32_t rest_name = *std::min_element(rest.begin(), rest.end());
   if (rest_name != group) {
     Rename(group, rest_name);
-    std::sort(copies_.begin(), copies_.end());
     for (int32_t left : rest) SetHome(left, rest_name);
   }
   for (int32_t taken : ops) SetHome(taken, ops[0]);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "strategy/grouping.h"
+#include "strategy/grouping_hash.h"
 #include "strategy/unit_graph.h"
 
 namespace disco_fuse {
@@ -40,9 +41,9 @@ void CheckPriorities(const OpGraph& graph, const std::vector<Priority>& prioriti
       Fail("priority: op must be in [0, " + std::to_string(graph.num_ops()) + "), got " +
            std::to_string(given.op));
     }
-    if (given.rank < 0) {
-      Fail("priority of " + graph.Describe(given.op) + " must be >= 0, got " +
-           std::to_string(given.rank));
+    if (given.rank < 0 || given.rank == kNotUrgent) {
+      Fail("priority of " + graph.Describe(given.op) + " must be in [0, " +
+           std::to_string(kNotUrgent) + "), got " + std::to_string(given.rank));
     }
   }
 }
@@ -125,18 +126,11 @@ void CheckOrder(const Grouping& grouping, const std::vector<int32_t>& order) {
 }  // namespace
 
 Hash128 HashGrouping(const std::vector<int32_t>& group_of, const std::vector<Copy>& duplicated) {
-  Hasher hasher;
-  // Two ids per round: hashing a strategy is part of the innermost loop of the search.
-  for (size_t i = 0; i < group_of.size(); i += 2) {
-    uint64_t second = i + 1 < group_of.size() ? static_cast<uint32_t>(group_of[i + 1]) : 0;
-    hasher.Add((second << 32) | static_cast<uint32_t>(group_of[i]));
-  }
-  for (const Copy& copy : duplicated) {
-    hasher.Add((static_cast<uint64_t>(static_cast<uint32_t>(copy.op)) << 32) |
-               static_cast<uint32_t>(copy.group));
-  }
-  hasher.Add(duplicated.size());
-  return hasher.Finish();
+  GroupingHash hash;
+  int32_t num_ops = static_cast<int32_t>(group_of.size());
+  for (int32_t op = 0; op < num_ops; ++op) hash.AddHome(op, group_of[op]);
+  for (const Copy& copy : duplicated) hash.AddCopy(copy.op, copy.group);
+  return hash.Finish(num_ops);
 }
 
 Hash128 WithPriorities(const Hash128& grouping, const std::vector<Priority>& priorities) {
@@ -158,6 +152,15 @@ Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
       order_(std::move(order)),
       priorities_(std::move(priorities)),
       hash_(WithPriorities(HashGrouping(group_of_, duplicated_), priorities_)) {}
+
+Strategy::Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated,
+                   std::vector<int32_t> order, std::vector<Priority> priorities,
+                   const Hash128& hash)
+    : group_of_(std::move(group_of)),
+      duplicated_(std::move(duplicated)),
+      order_(std::move(order)),
+      priorities_(std::move(priorities)),
+      hash_(hash) {}
 
 Strategy Strategy::Unfused(const OpGraph& graph) {
   Grouping grouping(graph);

@@ -23,7 +23,7 @@ struct Copy {
 /*! \brief The unit that is home of `op` is as urgent as `rank` says, whatever it leads to. */
 struct Priority {
   int32_t op;
-  int32_t rank; /*!< on the scale of OpGraph::Urgency */
+  int32_t rank; /*!< on the scale of OpGraph::Urgency, but never kNotUrgent */
   bool operator==(const Priority& other) const { return op == other.op && rank == other.rank; }
 };
 
@@ -56,6 +56,9 @@ class Strategy {
   /*! \brief For callers that hold canonical parts already. */
   Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated, std::vector<int32_t> order,
            std::vector<Priority> priorities = {});
+  /*! \brief The same for callers that know the hash as well. */
+  Strategy(std::vector<int32_t> group_of, std::vector<Copy> duplicated, std::vector<int32_t> order,
+           std::vector<Priority> priorities, const Hash128& hash);
 
   const std::vector<int32_t>& group_of() const { return group_of_; }
   /*! \brief Sorted by op, then group. */

@@ -3,10 +3,8 @@
 #include <algorithm>
 
 namespace disco_fuse {
-namespace {
 
-/*! \brief 128 pseudo-random bits for each member and role; groups add them up, in any order. */
-std::vector<Hash128> MakeKeys(int32_t num_ops) {
+std::vector<Hash128> MemberKeys(int32_t num_ops) {
   std::vector<Hash128> keys;
   for (uint64_t i = 1; i <= 2 * static_cast<uint64_t>(num_ops); ++i) {
     keys.push_back({Mix64(i * 0x9e3779b97f4a7c15ULL),
@@ -14,8 +12,6 @@ std::vector<Hash128> MakeKeys(int32_t num_ops) {
   }
   return keys;
 }
-
-}  // namespace
 
 void UnitGraph::Build(const Grouping& grouping) {
   NumberUnits(grouping);
@@ -88,7 +84,7 @@ void UnitGraph::Connect(const Grouping& grouping) {
 
 void UnitGraph::CollectOutputs(const Grouping& grouping) {
   const OpGraph& graph = grouping.graph();
-  if (keys_.size() != 2 * static_cast<size_t>(graph.num_ops())) keys_ = MakeKeys(graph.num_ops());
+  if (keys_.size() != 2 * static_cast<size_t>(graph.num_ops())) keys_ = MemberKeys(graph.num_ops());
   content_.assign(num_units(), Hash128{});
   bucket_bytes_.assign(num_units(), 0);
   production_rank_.assign(num_units(), -1);

@@ -10,6 +10,10 @@
 
 namespace disco_fuse {
 
+/*! \brief 128 pseudo-random bits for each op as a member of a unit (at 2 * op) and as an output of
+ * one (at 2 * op + 1); the content of a unit is their sum. */
+std::vector<Hash128> MemberKeys(int32_t num_ops);
+
 enum class UnitKind : int32_t { kKernel = 0, kLibrary = 1, kBucket = 2 };
 
 /*!

@@ -282,7 +282,10 @@ TEST(Reorder, ReasonsWhyNot) {
             "relation: op 0 ('op0') and op 1 ('op1') share a unit");
   EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, -1}}),
             "urgency: the unit of op 0 ('op0') has that urgency already");
-  EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, 0, 4}, {kReorder, 0, 4}})), "urgency");
+  EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, 4}}),
+            "urgency: op 4 ('op4') leads to no gradient and has no urgency to give");
+  OpGraph urgent = FourGradients();
+  EXPECT_EQ(Rule(ReasonOf(urgent, {{kReorder, 0, 1}, {kReorder, 0, 1}})), "urgency");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, -1, 0}})), "relation");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, 0, -2}})), "relation");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kFuse, 0, -1}})), "relation");
@@ -292,6 +295,8 @@ TEST(Reorder, AMergedUnitKeepsTheMoreUrgentPriority) {
   OpGraph graph = FourGradients();
   std::vector<Edit> edits{{kReorder, 4, 3}, {kReorder, 5, 1}, {kMerge, 4, 5}};
   EXPECT_EQ(After(graph, edits).priorities(), (std::vector<Priority>{{4, 1}}));
+  std::vector<Edit> turned{{kReorder, 4, 1}, {kReorder, 5, 3}, {kMerge, 4, 5}};
+  EXPECT_EQ(After(graph, turned).priorities(), (std::vector<Priority>{{4, 1}}));
   // What leaves has its own urgency again.
   edits.push_back({kSplit, 4, 5});
   EXPECT_EQ(After(graph, edits).priorities(), (std::vector<Priority>{{4, 1}}));

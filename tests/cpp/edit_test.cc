@@ -181,6 +181,11 @@ TEST(Edit, RandomEditsKeepEveryInvariant) {
       Strategy again = Strategy::Create(graph, {}, made.group_of(), made.duplicated(), made.order(),
                                         made.priorities());
       ASSERT_EQ(made, again) << "round " << round;
+      // The hash that was kept up to date is that of the parts.
+      ASSERT_EQ(ToHex(made.hash()), ToHex(again.hash())) << "round " << round;
+      ASSERT_EQ(ToHex(made.hash()),
+                ToHex(WithPriorities(HashGrouping(made.group_of(), made.duplicated()),
+                                     made.priorities())));
       num_copies += static_cast<int64_t>(made.duplicated().size());
       ++num_of_kind[drawn];
     }

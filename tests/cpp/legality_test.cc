@@ -174,6 +174,37 @@ TEST(Legality, ExpensiveProducersAndOutputsAreNotDuplicated) {
   EXPECT_EQ(RuleOf(builder.Build(), {{kFuse, sum, a}, {kDuplicate, a, c}}), "duplicate");
 }
 
+TEST(Legality, ParametersAreNoOps) {
+  // A parameter is a value that ops read; no edit can name it as a producer.
+  GraphBuilder builder;
+  int32_t a = builder.Elemwise({});
+  builder.Read(a, 0);
+  builder.Read(builder.Elemwise({}), 0);
+  OpGraph graph = builder.Build();
+  EXPECT_EQ(RuleOf(graph, {{kFuse, 0, 1}}), "relation");
+  EXPECT_EQ(RuleOf(graph, {{kDuplicate, 0, 1}}), "relation");
+  EXPECT_EQ(RuleOf(graph, {{kFuse, 2, 1}}), "relation");
+}
+
+TEST(Legality, DuplicationIsCappedOverAllGroups) {
+  // A chain of 4 that is copied into one reader after the other: 3 times 4 copies are too many.
+  GraphBuilder builder;
+  int32_t end = builder.Elemwise({});
+  for (int i = 0; i < 3; ++i) end = builder.Elemwise({end});
+  std::vector<int32_t> readers;
+  for (int i = 0; i < 3; ++i) readers.push_back(builder.Elemwise({end}));
+  builder.Library({end});
+  OpGraph graph = builder.Build();
+  std::vector<Edit> edits{{kFuse, 0, 1},
+                          {kFuse, 1, 2},
+                          {kFuse, 2, 3},
+                          {kDuplicate, end, readers[0]},
+                          {kDuplicate, end, readers[1]}};
+  EXPECT_EQ(RuleOf(graph, edits), "allowed");
+  edits.push_back({kDuplicate, end, readers[2]});
+  EXPECT_EQ(RuleOf(graph, edits), "duplication");
+}
+
 TEST(Legality, DuplicationIsCapped) {
   GraphBuilder builder;
   builder.Elemwise({});
@@ -228,6 +259,23 @@ TEST(Legality, BucketsAreOfOneMergeClass) {
   EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}, {kMerge, a, b}}), "relation");
   builder.op(b).collective = "allgather";
   EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}}), "merge class");
+}
+
+TEST(Legality, BucketsAgreeInReductionTypeAndRanks) {
+  for (const char* other : {"sum/float32/world", "avg/float16/world", "avg/float32/pair"}) {
+    SCOPED_TRACE(other);
+    GraphBuilder builder;
+    int32_t g = builder.Elemwise({});
+    int32_t a = builder.AllReduce(g);
+    int32_t b = builder.AllReduce(g);
+    int32_t c = builder.AllReduce(g);
+    for (int32_t op : {a, b, c}) builder.op(op).merge_class = "avg/float32/world";
+    builder.op(c).merge_class = other;
+    EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}}), "allowed");
+    EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, c}}), "merge class");
+    EXPECT_EQ(RuleOf(builder.Build(), {{kMerge, a, b}, {EditKind::kMoveGradient, a, c}}),
+              "merge class");
+  }
 }
 
 TEST(Legality, BucketsDoNotReachEachOther) {

@@ -79,12 +79,12 @@ def graph() -> OpGraph:
 
 def test_one_seed_means_one_plan(graph: OpGraph) -> None:
     model = RooflineCostModel(DEFAULT_CLUSTER.device)
-    config = SearchConfig(seed=3, max_steps=5000)
+    config = SearchConfig.preset("full", seed=3, max_steps=5000)
     one, two = (search(graph, model, DEFAULT_CLUSTER, config) for _ in range(2))
     assert one == two
     assert one.makespan_us < one.initial_makespan_us
     assert one.lower_bound_us <= one.makespan_us
-    assert replay(graph, one.edits).hash == one.best.hash
+    assert replay(graph, one.edits, limits=config.limits).hash == one.best.hash
     other = search(graph, model, DEFAULT_CLUSTER, SearchConfig(seed=4, max_steps=5000))
     assert other.best.hash != one.best.hash
     assert Strategy.from_json(graph, one.best.to_json()) == one.best

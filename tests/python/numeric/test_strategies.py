@@ -15,6 +15,7 @@ from tvm import relax
 from disco_fuse.apply import apply
 from disco_fuse.baselines import baseline
 from disco_fuse.build import BuiltStep, build
+from disco_fuse.config import EDIT_KINDS, FusionLimits
 from disco_fuse.extract import Extraction, extract
 from disco_fuse.graph import OpGraph
 from disco_fuse.insert import InsertAllReduce
@@ -26,6 +27,7 @@ from disco_fuse.target import host_target
 from disco_fuse.testing import mlp_arguments, mlp_step, run_functional
 
 WIDTHS = (6, 16, 24, 4)
+LIMITS = FusionLimits(bucket_neighbours="production-order")
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +62,21 @@ def random_edits(graph: OpGraph, num: int, seed: int) -> list[Edit]:
     edits: list[Edit] = []
     strategy = Strategy.unfused(graph)
     for _ in range(20 * num):
-        kind = rng.choice(["fuse", "fuse", "fuse-duplicate", "merge-buckets"])
-        pair = rng.sample(allreduces, 2) if kind == "merge-buckets" else rng.choice(pairs)
+        kind = rng.choice(["fuse", "fuse", "fuse-duplicate", *EDIT_KINDS])
+        of_buckets = kind in ("merge-buckets", "split-bucket", "move-gradient")
+        pair = rng.sample(allreduces, 2) if of_buckets else rng.choice(pairs)
+        if kind == "take-out" and rng.random() < 0.5:
+            pair = (pair[0], pair[0])
         edit = Edit(kind=kind, producer=min(pair), consumer=max(pair))
-        if check(graph, strategy, edit) == "":
+        if check(graph, strategy, edit, limits=LIMITS) == "":
             edits.append(edit)
-            strategy = replay(graph, edits)
+            strategy = replay(graph, edits, limits=LIMITS)
         if len(edits) == num:
             break
     return edits
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_strategies_compute_the_same_step(seed: int, target: tvm.target.Target) -> None:
     mod = mlp_step(widths=WIDTHS)
     arguments = mlp_arguments(mod, seed)
@@ -79,7 +84,7 @@ def test_random_strategies_compute_the_same_step(seed: int, target: tvm.target.T
     lowered, extraction = _lowered(mod, target)
     edits = random_edits(extraction.graph, 4 + 6 * seed, seed)
     assert edits
-    strategy = replay(extraction.graph, edits)
+    strategy = replay(extraction.graph, edits, limits=LIMITS)
     built = build(apply(lowered, extraction, strategy), target)
     kinds = [unit.kind for unit in strategy.units(extraction.graph)]
     assert built.num_kernels == len(kinds) - kinds.count("bucket")
@@ -105,7 +110,7 @@ def test_without_donation_the_step_is_functional(target: tvm.target.Target) -> N
     mod = mlp_step(widths=WIDTHS, donated=False)
     arguments = mlp_arguments(mod)
     lowered, extraction = _lowered(mod, target)
-    strategy = replay(extraction.graph, random_edits(extraction.graph, 10, 1))
+    strategy = replay(extraction.graph, random_edits(extraction.graph, 10, 1), limits=LIMITS)
     built = build(apply(lowered, extraction, strategy), target)
     tensors = [tvm.runtime.tensor(a.copy()) for a in arguments]
     with Session(loopback()).step():
@@ -162,7 +167,9 @@ def test_who_else_reads_a_gradient_sees_the_local_one(target: tvm.target.Target)
 
     lowered, extraction = _lowered(Module, target)
     for seed in range(3):
-        strategy = replay(extraction.graph, random_edits(extraction.graph, seed, seed))
+        strategy = replay(
+            extraction.graph, random_edits(extraction.graph, seed, seed), limits=LIMITS
+        )
         built = build(apply(lowered, extraction, strategy), target)
         x, w = mlp_arguments(Module, seed)
         tensors = [tvm.runtime.tensor(x), tvm.runtime.tensor(w)]

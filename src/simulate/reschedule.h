@@ -1,0 +1,123 @@
+#ifndef DISCO_FUSE_SIMULATE_RESCHEDULE_H_
+#define DISCO_FUSE_SIMULATE_RESCHEDULE_H_
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "cost/cost_model.h"
+#include "strategy/live_units.h"
+
+namespace disco_fuse {
+
+/*!
+ * \brief ListScheduler's order and makespan, found from those of a similar strategy, the base.
+ *
+ *     base   a b c d e f g h | p q ...      c is gone, e became less urgent, x is new
+ *     now    a b . d . f x g . e h | ...    glide a b, merge c..h with the extras x and e, glide
+ *            `glide' `-- merge --'          h to the end of the prefix, and then list scheduling
+ *
+ * No unit of the prefix waits for a bucket or competes with one that does, so that its order does
+ * not depend on time. Of units with unchanged key and predecessors, those that are ready in both
+ * strategies are chosen in the base's order; all others that are ready ("extras") are in a heap.
+ * A unit that only became less urgent keeps its place if it overtakes none that way. While there
+ * are no extras, and both have issued the same units, the base's order is the order and only time
+ * has to be counted. What comes behind the prefix is scheduled as ListScheduler does it, until the
+ * compute stream waits for a bucket from which on the base did the same.
+ */
+class Rescheduler {
+ public:
+  Rescheduler(const OpGraph& graph, int32_t contention_permille);
+  /*!
+   * \brief Schedules `units`, which were moved once since the base was set (or anywhere, at first).
+   * \param durations_ns One for each op that names a unit.
+   * \return The makespan that ListScheduler::Run returns for these units.
+   */
+  Nanoseconds Run(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
+  /*! \brief Makes the strategy of the last Run, with the same arguments, the base. */
+  void SetBase(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
+  /*! \brief Units of the last Run in emitted order. */
+  const std::vector<int32_t>& order() const { return order_; }
+
+ private:
+  static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+  /*! \brief What is known of a unit that is not where the base has it. */
+  enum State : uint32_t { kAsInBase = 0, kDeferred = 1, kExtra = 2, kIssued = 3 };
+  struct Attention {
+    int32_t place; /*!< in the prefix of the base */
+    int32_t unit;  /*!< may be ready from there on, or -1 if the base's unit there changed */
+    bool operator<(const Attention& other) const { return place < other.place; }
+  };
+
+  void Begin(const LiveUnits& units, const std::vector<int64_t>& durations_ns);
+  void FindAttention();
+  void FindPostponed();
+  bool KeepsPlace(int32_t unit);
+  void MarkChanged(int32_t unit);
+  void Walk();
+  bool Glide(int32_t until);
+  bool MayJump() const;
+  bool Merge();
+  void Pass(int32_t unit);
+  bool IssueExtra();
+  void ReleaseEarly(int32_t unit);
+  void PushExtra(int32_t unit);
+  State state(int32_t unit) const;
+  void SetState(int32_t unit, State state);
+  bool IsChanged(int32_t unit) const { return changed_[unit] == epoch_; }
+  bool IsIssued(int32_t unit) const;
+  bool IsReady(int32_t unit) const;
+  bool IsReadyInBase(int32_t unit) const;
+  void EnterRest();
+  void CountMissing(int32_t unit);
+  void ScheduleRest();
+  void IssueCompute(int32_t unit);
+  int64_t FinishOfCompute(int64_t start, int64_t work) const;
+  void Decrement(int32_t unit, int64_t time);
+  void FinishBuckets();
+  void SettleBuckets();
+  void IssueBuckets();
+
+  const LiveUnits* units_ = nullptr;
+  const int64_t* durations_ = nullptr;
+  int64_t contention_permille_;
+  bool has_nested_buckets_ = false; /*!< a collective reads what another one made */
+  // The base.
+  std::vector<int32_t> prefix_;
+  std::vector<int32_t> place_;       /*!< per unit: its place in prefix_ or kNever */
+  std::vector<int64_t> time_before_; /*!< per place: sum of durations up to there */
+  std::vector<int32_t> triggers_;    /*!< places of units with late successors */
+  std::vector<int32_t> rest_;        /*!< its other compute units */
+  std::vector<int32_t> level_;       /*!< per unit: its urgency, kNotUrgent if it is late */
+  std::vector<int32_t> level_size_;  /*!< per urgency: how many units that are not late have it */
+  std::vector<int32_t> level_min_;   /*!< per urgency: the smallest of them */
+  // The current run.
+  uint32_t epoch_ = 0;
+  std::vector<uint32_t> state_;           /*!< per unit: epoch and State */
+  std::vector<uint32_t> changed_;         /*!< per unit: == epoch_ if not as in the base */
+  int32_t last_from_ = -1, last_to_ = -1; /*!< what KeepsPlace was asked last, and the answer: */
+  int32_t smallest_between_ = -1;         /*!< no unit from here on keeps its place */
+  std::vector<int32_t> changed_units_;    /*!< that exist and are no buckets */
+  std::vector<Attention> attention_;
+  size_t next_attention_ = 0;
+  size_t next_trigger_ = 0;
+  int32_t cursor_ = 0;           /*!< the next unit of prefix_ */
+  int32_t num_deviations_ = 0;   /*!< units issued here and not there, or the other way round */
+  uint64_t limit_ = 0;           /*!< a unit with this key or a larger one is not in the prefix */
+  std::vector<uint64_t> extras_; /*!< min-heap of keys */
+  std::vector<int32_t> deferred_;
+  std::vector<int32_t> order_;
+  int64_t now_ = 0;
+  int64_t communication_free_ = 0;
+  std::vector<std::pair<int64_t, int32_t>> in_flight_; /*!< (finish, bucket) in start order */
+  size_t next_end_ = 0;
+  std::vector<std::pair<int64_t, int32_t>> ready_buckets_; /*!< (time, bucket) */
+  std::vector<uint64_t> ready_;   /*!< min-heap of keys of compute units, behind the prefix */
+  std::vector<uint32_t> counted_; /*!< per unit: == epoch_ if num_missing_ is valid */
+  std::vector<int32_t> num_missing_;
+};
+
+}  // namespace disco_fuse
+
+#endif  // DISCO_FUSE_SIMULATE_RESCHEDULE_H_
