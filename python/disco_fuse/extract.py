@@ -211,12 +211,14 @@ class _Reader:
 
     def finish(self) -> Extraction:
         edges, reads, readers = self._edges()
-        order_only = self._before_overwriting() | self._before_reducing(readers)
+        donated = donated_outputs(self.main, self.glue, self.origin)
+        order_only = self._before_overwriting(donated) | self._before_reducing(readers)
         position = _topological(len(self.ops), [*edges, *order_only])
         by_position = sorted(range(len(self.ops)), key=position.__getitem__)
         outputs = {
             self.origin[v] for v in returned_values(self.main, self.glue) if v in self.origin
         }
+        writers = {writer for _, writer in donated}
         all_edges = [
             Edge(
                 producer=position[p],
@@ -231,7 +233,10 @@ class _Reader:
             for p, c in order_only
         ]
         graph = OpGraph.create(
-            [replace(self.ops[i], is_output=i in outputs) for i in by_position],
+            [
+                replace(self.ops[i], is_output=i in outputs, is_donated=i in writers)
+                for i in by_position
+            ],
             sorted(all_edges, key=lambda edge: (edge.producer, edge.consumer)),
             [
                 ExternalRead(op=op, value=value, bytes=size)
@@ -284,17 +289,16 @@ class _Reader:
     def _view_rows(self, view: Call) -> int:
         return analyze(self.mod[view.args[0]]).rows if is_op(view, "relax.call_tir") else 0
 
-    def _before_overwriting(self) -> set[tuple[int, int]]:
+    def _before_overwriting(self, donated: list[tuple[relax.Var, int]]) -> set[tuple[int, int]]:
         """Readers of a donated parameter before the op that overwrites it."""
         readers: dict[relax.Expr, set[int]] = defaultdict(set)
         for reader, binding in enumerate(self.bindings):
             for leaf in tensor_leaves(binding.value, self.glue):
                 readers[look_through_views(leaf, self.glue)].add(reader)
-        pairs = donated_outputs(self.main, self.glue, self.origin)
-        for param, writer in pairs:
+        for param, writer in donated:
             if writer in readers[param]:
                 self._check_elementwise(param, writer)
-        return {(reader, w) for param, w in pairs for reader in readers[param] - {w}}
+        return {(reader, w) for param, w in donated for reader in readers[param] - {w}}
 
     def _check_elementwise(self, param: relax.Var, writer: int) -> None:
         """An op may write over what it reads itself only element by element."""

@@ -69,6 +69,8 @@ class Op:
         Structural hash of the kernel, the key of its profile.
     is_output : bool
         The step returns the value.
+    is_donated : bool
+        The value overwrites an external one in place, so that it takes no memory of its own.
     collective : str
         Name of the collective, for example ``"allreduce"``.
     merge_class : str
@@ -87,6 +89,7 @@ class Op:
     bytes_written: int = 0
     signature: str = ""
     is_output: bool = False
+    is_donated: bool = False
     collective: str = ""
     merge_class: str = ""
     op_class: OpClass = OpClass.OTHER
@@ -125,6 +128,7 @@ _NUMBERS = (
     "bytes_read",
     "bytes_written",
     "is_output",
+    "is_donated",
 )
 
 

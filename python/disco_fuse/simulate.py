@@ -26,6 +26,25 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """Bytes that one rank needs for a step; see ``src/simulate/memory.h``.
+
+    Attributes
+    ----------
+    external_bytes : int
+        Parameters, optimizer state, batch and constants.
+    bucket_bytes : int
+        Buffers into which buckets of several gradients are packed.
+    peak_bytes : int
+        Both, plus the most that values and kernels need at one time.
+    """
+
+    external_bytes: int
+    bucket_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timeline:
     """What one training step would look like.
 
@@ -42,6 +61,7 @@ class Timeline:
         Share of ``allreduce_us`` during which a compute unit runs; 0 without communication.
     critical_path : tuple of int
         Units each of which started when the one before it ended.
+    memory : StepMemory
     """
 
     events: tuple[Event, ...]
@@ -50,6 +70,7 @@ class Timeline:
     allreduce_us: float
     overlap: float
     critical_path: tuple[int, ...]
+    memory: StepMemory
 
     def to_chrome_trace(self, graph: OpGraph, strategy: Strategy) -> str:
         """JSON for chrome://tracing or Perfetto; one row per stream, units named by their ops."""
@@ -116,7 +137,7 @@ def simulate(
             native_cluster(cluster),
         )
     )
-    makespan, compute, allreduce, overlapped = totals.tolist()
+    makespan, compute, allreduce, overlapped, external, buckets, peak = totals.tolist()
     return Timeline(
         events=tuple(
             Event(unit=unit, stream=STREAMS[stream], start_ns=start, finish_ns=finish)
@@ -127,6 +148,7 @@ def simulate(
         allreduce_us=allreduce / 1000,
         overlap=overlapped / allreduce if allreduce else 0.0,
         critical_path=tuple(path.tolist()),
+        memory=StepMemory(external_bytes=external, bucket_bytes=buckets, peak_bytes=peak),
     )
 
 

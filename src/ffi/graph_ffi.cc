@@ -16,7 +16,7 @@ std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Str
                       const std::vector<int64_t>& numbers, const std::vector<double>& flops) {
   std::vector<Op> ops(names.size());
   for (size_t i = 0; i < ops.size(); ++i) {
-    const int64_t* row = numbers.data() + 7 * i;
+    const int64_t* row = numbers.data() + 8 * i;
     Op& op = ops[i];
     op.name = std::string(names[i]);
     op.signature = std::string(signatures[i]);
@@ -30,6 +30,7 @@ std::vector<Op> ToOps(const Strings& names, const Strings& signatures, const Str
     op.bytes_read = row[4];
     op.bytes_written = row[5];
     op.is_output = row[6] != 0;
+    op.is_donated = row[7] != 0;
     op.flops = flops[i];
   }
   return ops;

@@ -35,7 +35,7 @@ StrategyRef Schedule(OpGraphRef graph, StrategyRef strategy, CostModelRef model,
   });
 }
 
-/*! \brief Events (unit, stream, start ns, finish ns), critical path, totals in ns. */
+/*! \brief Events (unit, stream, start ns, finish ns), critical path, totals in ns and bytes. */
 ffi::Array<ffi::Tensor> SimulateStrategy(OpGraphRef graph, StrategyRef strategy, CostModelRef model,
                                          Fields cluster_fields) {
   Cluster cluster = ToCluster(cluster_fields);
@@ -45,7 +45,10 @@ ffi::Array<ffi::Tensor> SimulateStrategy(OpGraphRef graph, StrategyRef strategy,
     // Units are numbered in the order of the grouping, which is the strategy's own.
     std::vector<int32_t> order(units.num_units());
     std::iota(order.begin(), order.end(), 0);
-    return Simulate(units, order, priced.evaluator.durations(0), cluster.contention_permille);
+    Timeline result =
+        Simulate(units, order, priced.evaluator.durations(0), cluster.contention_permille);
+    result.memory = MemoryModel(graph->graph).Measure(units, order);
+    return result;
   });
   std::vector<int64_t> events;
   for (const Event& event : timeline.events) {
@@ -55,8 +58,10 @@ ffi::Array<ffi::Tensor> SimulateStrategy(OpGraphRef graph, StrategyRef strategy,
       events.push_back(number);
     }
   }
-  std::vector<int64_t> totals{timeline.makespan.count(), timeline.compute.count(),
-                              timeline.allreduce.count(), timeline.overlapped.count()};
+  std::vector<int64_t> totals{timeline.makespan.count(),  timeline.compute.count(),
+                              timeline.allreduce.count(), timeline.overlapped.count(),
+                              timeline.memory.external,   timeline.memory.buckets,
+                              timeline.memory.peak};
   return {ToTensor(events), ToTensor(timeline.critical_path), ToTensor(totals)};
 }
 

@@ -36,6 +36,7 @@ struct Op {
   int64_t bytes_written = 0;
   std::string signature; /*!< structural hash of the kernel: the key of its profile */
   bool is_output = false;
+  bool is_donated = false; /*!< the value overwrites an external one in place */
   std::string collective;  /*!< name of the collective of an allreduce op */
   std::string merge_class; /*!< only collectives of equal class share a bucket */
   std::string op_class;    /*!< kind of work, by which a device states its efficiency */

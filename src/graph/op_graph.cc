@@ -197,6 +197,7 @@ void OpGraph::ComputeDigest(const std::vector<ExternalRead>& external_reads) {
     }
     hasher.AddString(op.signature);
     hasher.AddInt(op.is_output ? 1 : 0);
+    hasher.AddInt(op.is_donated ? 1 : 0);
     hasher.AddString(op.collective);
     hasher.AddString(op.merge_class);
     hasher.AddString(op.op_class);

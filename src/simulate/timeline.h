@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cost/cost_model.h"
+#include "simulate/memory.h"
 
 namespace disco_fuse {
 
@@ -33,10 +34,11 @@ struct Timeline {
   Nanoseconds overlapped{0}; /*!< part of `allreduce` during which a compute unit runs */
   /*! \brief Units from the first to the last, each of which started when the one before ended. */
   std::vector<int32_t> critical_path;
+  StepMemory memory;
   bool operator==(const Timeline& other) const {
     return events == other.events && makespan == other.makespan && compute == other.compute &&
            allreduce == other.allreduce && overlapped == other.overlapped &&
-           critical_path == other.critical_path;
+           critical_path == other.critical_path && memory == other.memory;
   }
 };
 

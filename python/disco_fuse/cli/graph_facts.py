@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypedDict
 
 from disco_fuse.bench.memory import peak_rss_bytes
-from disco_fuse.graph import OpKind
 from disco_fuse.tuning.importing import import_step
 
 
@@ -14,8 +13,8 @@ class GraphFacts(TypedDict):
 
     ``import_s`` is the time in seconds from the model to the lowered module with its AllReduces,
     ``peak_rss_mb`` the largest resident set of the process in 10**6 bytes, the model's weights
-    included. ``ops`` counts everything in the graph, of which ``gradients`` are AllReduces that
-    send ``bytes`` bytes in total.
+    included. ``ops`` counts everything in the graph. There are ``gradients`` tensors of ``bytes``
+    bytes in total to be averaged; buffers that rank 0 sends to all others are not among them.
     """
 
     name: str
@@ -28,14 +27,13 @@ class GraphFacts(TypedDict):
 
 def graph_facts(name: str, reference: str) -> GraphFacts:
     """Import the workload that ``reference`` names; the result is called ``name``."""
-    step = import_step(reference)
-    graph = step.extraction.graph
-    sent = [op.bytes_written for op in graph.ops if op.kind == OpKind.ALLREDUCE]
+    imported = import_step(reference)
+    graph, step = imported.extraction.graph, imported.step
     return GraphFacts(
         name=name,
-        import_s=round(step.import_s, 2),
+        import_s=round(imported.import_s, 2),
         peak_rss_mb=round(peak_rss_bytes() / 1e6, 1),
         ops=graph.num_ops,
-        gradients=len(sent),
-        bytes=sum(sent),
+        gradients=len(step.gradient_names),
+        bytes=sum(step.values[name].nbytes for name in step.gradient_names),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm
 
 from disco_fuse.extract import Extraction, extract
+from disco_fuse.frontend.training_step import TrainingStep
 from disco_fuse.fuse_ops import fuse_ops
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.kernels.library import library_available
@@ -23,6 +24,8 @@ class ImportedStep:
 
     Attributes
     ----------
+    step : TrainingStep
+        What the frontend made of the model.
     mod : tvm.IRModule
         Lowered, with one AllReduce per gradient.
     extraction : Extraction
@@ -30,6 +33,7 @@ class ImportedStep:
         Seconds from the model to the lowered module.
     """
 
+    step: TrainingStep
     mod: tvm.IRModule
     extraction: Extraction
     import_s: float
@@ -67,7 +71,7 @@ def import_step(reference: str, *, library_convolutions: bool = False) -> Import
         library_convolutions=library_convolutions,
     )
     import_s = time.perf_counter() - begin
-    return ImportedStep(mod=mod, extraction=extract(mod), import_s=import_s)
+    return ImportedStep(step=step, mod=mod, extraction=extract(mod), import_s=import_s)
 
 
 def import_problem(name: str, reference: str, *, library_convolutions: bool = False) -> Problem:

@@ -50,9 +50,18 @@ def test_readers_of_a_donated_parameter_come_before_its_update() -> None:
     assert any("transpose" in graph.ops[p].name for p in readers)
 
 
+def test_updates_of_donated_parameters_take_no_memory() -> None:
+    graph = _extract(mlp_step(widths=(6, 16, 4))).graph
+    donated = [op for op in graph.ops if op.is_donated]
+    assert [op.is_output for op in donated] == [True] * 4
+    # velocity, parameter, velocity, parameter
+    assert [op.name.split(":")[1].strip("0123456789") for op in donated] == ["add", "subtract"] * 2
+
+
 def test_without_donation_nothing_is_ordered() -> None:
     graph = _extract(mlp_step(donated=False)).graph
     assert not any(edge.order_only for edge in graph.edges)
+    assert not any(op.is_donated for op in graph.ops)
 
 
 def test_a_view_is_no_op() -> None:

@@ -32,6 +32,7 @@ def test_digest_depends_on_every_field() -> None:
         "bytes_written": 1,
         "signature": "s",
         "is_output": True,
+        "is_donated": True,
         "collective": "c",
         "merge_class": "m",
         "op_class": OpClass.MATMUL,

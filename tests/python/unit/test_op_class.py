@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import tvm
 from lowered_steps import lowered, step
-from tvm import relax
+from tvm import relax, te
 
 from disco_fuse.apply import apply
 from disco_fuse.baselines import fuse_ops_groups
 from disco_fuse.build import build
 from disco_fuse.graph import Op, OpClass, OpKind, OpPattern
 from disco_fuse.kernels.library import library_available
+from disco_fuse.kernels.op_class import op_class
 from disco_fuse.profile import ProfileDatabase, profile_ops
 from disco_fuse.strategy import Strategy
 from disco_fuse.target import host_target
@@ -35,8 +36,6 @@ def only_op(build_body: Callable[..., Any], *shapes: tuple[int, ...]) -> Op:
         (lambda x: op.broadcast_to(x, (3, 4)), [(4,)], OpClass.ELEMENTWISE),
         (lambda x: op.sum(x, [0]), [(4, 8)], OpClass.REDUCTION),
         (op.nn.softmax, [(4, 8)], OpClass.REDUCTION),
-        # a sum of products, but of one tensor with itself
-        (lambda x: op.variance(x, [0]), [(4, 8)], OpClass.REDUCTION),
         (op.nn.max_pool2d, [(1, 2, 4, 4)], OpClass.REDUCTION),
         (op.permute_dims, [(4, 8)], OpClass.MOVEMENT),
         (lambda x: op.strided_slice(x, [1], [1], [3]), [(4, 8)], OpClass.MOVEMENT),
@@ -49,6 +48,15 @@ def test_classes(
     build_body: Callable[..., Any], shapes: list[tuple[int, ...]], expected: OpClass
 ) -> None:
     assert only_op(build_body, *shapes).op_class == expected
+
+
+@pytest.mark.parametrize(("other", "expected"), [("y", OpClass.MATMUL), ("x", OpClass.REDUCTION)])
+def test_sums_of_products_of_two_tensors_are_matmuls(other: str, expected: OpClass) -> None:
+    tensors = {name: te.placeholder((4, 8), name=name) for name in ("x", "y")}
+    k = te.reduce_axis((0, 8), name="k")
+    x, factor = tensors["x"], tensors[other]
+    result = te.compute((4,), lambda i: te.sum(x[i, k] * factor[i, k], axis=k))
+    assert op_class(te.create_prim_func([*tensors.values(), result])) == expected
 
 
 @pytest.mark.skipif(not library_available(), reason="torch, whose BLAS is called, is missing")

@@ -17,7 +17,7 @@ from test_strategy import edited
 from disco_fuse.config import AllReduceModel, ClusterSpec
 from disco_fuse.cost_model import CostModel, Group, RooflineCostModel
 from disco_fuse.graph import OpGraph
-from disco_fuse.simulate import Event, Timeline, schedule, simulate
+from disco_fuse.simulate import Event, StepMemory, Timeline, schedule, simulate
 from disco_fuse.strategy import Edit, Strategy
 
 
@@ -57,6 +57,8 @@ def test_timeline_with_contention() -> None:
         allreduce_us=12.0,
         overlap=1.0,
         critical_path=(0, 2, 1, 4),
+        # Ops 0, 1 and 2 while op 1 runs; the average of op 2 is in its own buffer.
+        memory=StepMemory(external_bytes=400, bucket_bytes=0, peak_bytes=400 + 3 * 400),
     )
 
 
