@@ -27,12 +27,13 @@ class GraphFacts(TypedDict):
 
 def graph_facts(name: str, reference: str) -> GraphFacts:
     """Import the workload that ``reference`` names; the result is called ``name``."""
-    step = import_step(reference)
+    imported = import_step(reference)
+    graph, step = imported.extraction.graph, imported.step
     return GraphFacts(
         name=name,
-        import_s=round(step.import_s, 2),
+        import_s=round(imported.import_s, 2),
         peak_rss_mb=round(peak_rss_bytes() / 1e6, 1),
-        ops=step.extraction.graph.num_ops,
-        gradients=step.num_gradients,
-        bytes=step.gradient_bytes,
+        ops=graph.num_ops,
+        gradients=len(step.gradient_names),
+        bytes=sum(step.values[name].nbytes for name in step.gradient_names),
     )

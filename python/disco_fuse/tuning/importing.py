@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import tvm
 
 from disco_fuse.extract import Extraction, extract
+from disco_fuse.frontend.training_step import TrainingStep
 from disco_fuse.fuse_ops import fuse_ops
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.kernels.library import library_available
@@ -23,19 +24,18 @@ class ImportedStep:
 
     Attributes
     ----------
+    step : TrainingStep
+        What the frontend made of the model.
     mod : tvm.IRModule
         Lowered, with one AllReduce per gradient.
     extraction : Extraction
-    num_gradients, gradient_bytes : int
-        Gradients to be averaged, and their size; buffers that rank 0 sends to all do not count.
     import_s : float
         Seconds from the model to the lowered module.
     """
 
+    step: TrainingStep
     mod: tvm.IRModule
     extraction: Extraction
-    num_gradients: int
-    gradient_bytes: int
     import_s: float
 
 
@@ -71,13 +71,7 @@ def import_step(reference: str, *, library_convolutions: bool = False) -> Import
         library_convolutions=library_convolutions,
     )
     import_s = time.perf_counter() - begin
-    return ImportedStep(
-        mod=mod,
-        extraction=extract(mod),
-        num_gradients=len(step.gradient_names),
-        gradient_bytes=sum(step.values[name].nbytes for name in step.gradient_names),
-        import_s=import_s,
-    )
+    return ImportedStep(step=step, mod=mod, extraction=extract(mod), import_s=import_s)
 
 
 def import_problem(name: str, reference: str, *, library_convolutions: bool = False) -> Problem:
