@@ -201,6 +201,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "methods": ("fuse-duplicate",),
     },
     "full": {
+        # Still worth its seconds on graphs of thousands of ops; smaller ones run dry before.
+        "patience": 10_000,
         "refill": True,
         "drop_stale": True,
         "prefer_few": True,

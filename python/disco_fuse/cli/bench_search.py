@@ -22,7 +22,13 @@ from disco_fuse.bench.runs import Run, RunStore
 from disco_fuse.bench.scaling import SCALING_OPS, time_per_candidate
 from disco_fuse.cli.bench_search_report import show_report
 from disco_fuse.cli.output import json_option
-from disco_fuse.cli.references import cluster_option, load_cluster, reference_of, search_config
+from disco_fuse.cli.references import (
+    cluster_option,
+    load_cluster,
+    reference_of,
+    search_config,
+    threads_option,
+)
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.tuning.importing import import_and_save
@@ -57,6 +63,16 @@ Examples:
     "--time-limit", type=float, default=50.0, show_default=True, metavar="SECONDS", help="A search."
 )
 @click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
+@click.option(
+    "--starts",
+    "num_starts",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Independent searches, of which the best counts.",
+)
+@threads_option
 @click.option("--vary", is_flag=True, help="Also with all costs 30% up and down.")
 @click.option("--scaling", is_flag=True, help="Also time per candidate of long GPT-2s.")
 @click.option("--sweep", is_flag=True, help="Also alpha, beta and methods, as in the paper.")
@@ -79,6 +95,8 @@ def bench_search(
     seed: int,
     time_limit: float,
     patience: int | None,
+    num_starts: int,
+    num_threads: int | None,
     vary: bool,
     scaling: bool,
     sweep: bool,
@@ -96,7 +114,13 @@ def bench_search(
     names = MODELS if every else models
     references = {name: reference_of(name) for name in names}
     cluster = load_cluster(cluster_name)
-    changes = {"seed": seed, "time_limit_s": time_limit, "patience": patience}
+    changes = {
+        "seed": seed,
+        "time_limit_s": time_limit,
+        "patience": patience,
+        "num_starts": num_starts,
+        "num_threads": num_threads,
+    }
     config = search_config(preset, changes)
     if fresh:
         shutil.rmtree(cache, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -48,9 +49,19 @@ def load_cluster(name: str) -> ClusterSpec:
         raise click.UsageError(str(error)) from error
 
 
+threads_option = click.option(
+    "--threads",
+    "num_threads",
+    type=int,
+    metavar="N",
+    help="Threads for them; the result does not depend on it.  [default: one per processor]",
+)
+
+
 def search_config(preset: str, changes: dict[str, Any]) -> SearchConfig:
     """A preset with what the user gave; ``None`` stands for what was not given."""
     given = {name: value for name, value in changes.items() if value is not None}
+    given.setdefault("num_threads", os.cpu_count() or 1)
     try:
         return SearchConfig.preset(preset, **given)
     except ValueError as error:

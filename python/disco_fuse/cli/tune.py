@@ -14,7 +14,13 @@ import click
 from tqdm import tqdm
 
 from disco_fuse.cli.output import json_option, markdown_table, show
-from disco_fuse.cli.references import cluster_option, load_cluster, reference_of, search_config
+from disco_fuse.cli.references import (
+    cluster_option,
+    load_cluster,
+    reference_of,
+    search_config,
+    threads_option,
+)
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
 from disco_fuse.tuning.importing import import_problem
@@ -57,6 +63,16 @@ Examples:
     metavar="BYTES",
     help="Strategies whose step needs more are illegal.",
 )
+@click.option(
+    "--starts",
+    "num_starts",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Independent searches, of which the best counts.",
+)
+@threads_option
 @click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
 @json_option
 @click.option(
