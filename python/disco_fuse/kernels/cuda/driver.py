@@ -47,7 +47,7 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     for name, rule in RULES:
         try:
             scheduled = rule(func, target)
-            launches = verify([scheduled.body], limits)
+            launches = len(verify([scheduled.body], limits))
         except Exception as reason:  # a guarded rule: TVM raises many types
             logger.debug("%s: passed over: %s", name, reason)
             continue

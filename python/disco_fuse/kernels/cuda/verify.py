@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
@@ -18,8 +19,28 @@ class RefusedError(Exception):
     """Why a kernel is no kernel."""
 
 
-def verify(statements: Sequence[tirx.Stmt], limits: Limits) -> int:
-    """Check launches and count them.
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes
+    ----------
+    extents
+        Blocks and threads by axis, such as ``{"blockIdx.x": 12, "threadIdx.x": 256}``.
+    shared_bytes
+        Shared memory that a block declares.
+    """
+
+    extents: dict[str, int]
+    shared_bytes: int
+
+    def count(self, kind: str) -> int:
+        """Blocks ("blockIdx") or threads of a block ("threadIdx") over all their axes."""
+        return math.prod(n for tag, n in self.extents.items() if tag.startswith(kind))
+
+
+def verify(statements: Sequence[tirx.Stmt], limits: Limits) -> list[Launch]:
+    """Check launches.
 
     Parameters
     ----------
@@ -30,46 +51,51 @@ def verify(statements: Sequence[tirx.Stmt], limits: Limits) -> int:
 
     Returns
     -------
-    int
-        Launches.
+    list of Launch
+        In the order in which the host starts them.
 
     Raises
     ------
     RefusedError
-        A store stands outside a launch (it would run on the host, on device memory), or a launch
-        has too many threads, blocks, or bytes of shared memory, or no threads at all.
+        A statement stands outside a launch (it would run on the host, on device memory), or a
+        launch has too many threads, blocks, or bytes of shared memory, or no blocks at all.
     """
-    return sum(_host(statement, limits, ()) for statement in statements)
+    found = launches_of(statements)
+    for one in found:
+        _check(one, limits)
+    return found
 
 
-def _host(statement: tirx.Stmt, limits: Limits, allocated: tuple[tirx.Buffer, ...]) -> int:
+def launches_of(statements: Sequence[tirx.Stmt]) -> list[Launch]:
+    """The launches of scheduled statements, in order; RefusedError for work of the host."""
+    return [launch for statement in statements for launch in _host(statement, ())]
+
+
+def _host(statement: tirx.Stmt, allocated: tuple[tirx.Buffer, ...]) -> list[Launch]:
     """Launches of a statement of the host."""
     if isinstance(statement, s_tir.SBlockRealize):
         block = statement.block
-        if block.iter_vars or block.init is not None:
+        if len(block.iter_vars) or block.init is not None:
             raise RefusedError(f"block {block.name_hint} runs on the host")
-        return _host(block.body, limits, (*allocated, *block.alloc_buffers))
+        return _host(block.body, (*allocated, *block.alloc_buffers))
     if isinstance(statement, tirx.SeqStmt):
-        return sum(_host(child, limits, allocated) for child in statement.seq)
+        return [launch for child in statement.seq for launch in _host(child, allocated)]
     if isinstance(statement, tirx.AllocBuffer | tirx.DeclBuffer):
-        return 0
+        return []
+    if isinstance(statement, tirx.Evaluate) and isinstance(statement.value, tirx.IntImm):
+        return []  # nothing to do
     if _thread_tag(statement) is not None:
         extents: dict[str, int] = {}
-        shared: dict[tirx.Buffer, None] = {}
+        shared = {buffer: None for buffer in allocated if _is_shared(buffer)}
         _device(statement, extents, shared)
-        for buffer in allocated:
-            if _is_shared(buffer):
-                shared[buffer] = None
-        _check(extents, sum(num_elements(b) * element_bytes(b) for b in shared), limits)
-        return 1
+        size = sum(num_elements(b) * element_bytes(b) for b in shared)
+        return [Launch(extents=extents, shared_bytes=size)]
     if isinstance(statement, tirx.AttrStmt):
-        return _host(statement.body, limits, allocated)
+        return _host(statement.body, allocated)
     raise RefusedError(f"{type(statement).__name__} runs on the host")
 
 
-def _device(
-    node: tirx.Stmt, extents: dict[str, int], shared: dict[tirx.Buffer, None]
-) -> None:
+def _device(node: tirx.Stmt, extents: dict[str, int], shared: dict[tirx.Buffer, None]) -> None:
     """Collect thread extents and shared buffers of a launch."""
     tag = _thread_tag(node)
     if tag is not None:
@@ -99,17 +125,18 @@ def _children(node: tirx.Stmt) -> Sequence[tirx.Stmt]:
     return []
 
 
-def _check(extents: dict[str, int], shared_bytes: int, limits: Limits) -> None:
-    threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
-    blocks = math.prod(n for tag, n in extents.items() if tag.startswith("blockIdx"))
-    if not any(tag.startswith("blockIdx") for tag in extents):
-        raise RefusedError(f"bound to {sorted(extents)} only, not to blocks")
+def _check(launch: Launch, limits: Limits) -> None:
+    threads, blocks = launch.count("threadIdx"), launch.count("blockIdx")
+    if not any(tag.startswith("blockIdx") for tag in launch.extents):
+        raise RefusedError(f"bound to {sorted(launch.extents)} only, not to blocks")
     if threads > limits.max_threads:
         raise RefusedError(f"{threads} threads a block; at most {limits.max_threads}")
     if not 1 <= blocks <= MAX_BLOCKS:
         raise RefusedError(f"{blocks} blocks; allowed: 1 to {MAX_BLOCKS}")
-    if shared_bytes > limits.max_shared_bytes:
-        raise RefusedError(f"{shared_bytes} bytes shared; at most {limits.max_shared_bytes}")
+    if launch.shared_bytes > limits.max_shared_bytes:
+        raise RefusedError(
+            f"{launch.shared_bytes} bytes shared; at most {limits.max_shared_bytes}"
+        )
 
 
 def _thread_tag(node: tirx.Stmt) -> str | None:
