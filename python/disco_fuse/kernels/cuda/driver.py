@@ -56,6 +56,17 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     raise AssertionError("the last rule wrote something that is no kernel")
 
 
+def count_launches(func: tirx.PrimFunc, target: Target) -> int:
+    """Kernels that one call of a PrimFunc launches; one that is not scheduled is scheduled first.
+
+    The roofline prices as many: `disco_fuse.cost_model.num_nests`. It differs for groups with
+    scatters, which TVM writes as two launches (a copy and the updates).
+    """
+    if not (func.attrs and NUM_NESTS in func.attrs):
+        func = schedule(func, target)
+    return int(func.attrs[NUM_NESTS])
+
+
 def _by_nests(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """One launch per loop nest of the group."""
     stages = parse(func)
