@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from disco_fuse import __version__
+from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
 
@@ -15,5 +16,6 @@ def main() -> None:
     """Joint op fusion and tensor fusion for data-parallel training."""
 
 
+main.add_command(build_all)
 main.add_command(graphs)
 main.add_command(ops)

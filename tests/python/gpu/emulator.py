@@ -23,7 +23,9 @@ from disco_fuse.kernels.cuda import schedule
 from disco_fuse.kernels.cuda.verify import Launch, launches_of
 
 _HEADER = Path(__file__).parent / "emulator.h"
-_KERNEL = re.compile(r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))? (\w+)\(([^)]*)\) \{')
+_KERNEL = re.compile(
+    r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))? (\w+)\(([^)]*)\) \{'
+)
 
 
 def cuda_source(functions: dict[str, tirx.PrimFunc], target: tvm.target.Target) -> str:

@@ -26,7 +26,7 @@ from tvm.tirx import ForKind
 
 from ..cpu.affine import Axis, extent_of
 from ..cpu.context import DeclinedError, affine_values, reachable
-from ..cpu.loops import immediate, int_imm, loop, on_stack, sequence
+from ..cpu.loops import immediate, int_imm, loop, on_stack
 from ..cpu.resolve import Root
 from ..cpu.scalar import Node
 from ..cpu.scope import count_uses
@@ -114,9 +114,7 @@ def emit(product: Product, kernel: DeviceKernel) -> list[tirx.Stmt]:
         tile = tirx.floormod(block, int_imm(tiles_m * tiles_n))
         uses = count_uses([product.left, product.right])
         batch_position = tirx.floordiv(block, int_imm(tiles_m * tiles_n))
-        batch = DeviceScope(
-            None, product.batch, batch_position, buffers=kernel.buffers, uses=uses
-        )
+        batch = DeviceScope(None, product.batch, batch_position, buffers=kernel.buffers, uses=uses)
         first_n = tirx.floormod(tile, int_imm(tiles_n)) * int_imm(TILE)
         first_m = tirx.floordiv(tile, int_imm(tiles_n)) * int_imm(TILE)
         rank = y * int_imm(SIDE) + x

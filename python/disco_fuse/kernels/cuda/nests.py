@@ -132,7 +132,9 @@ def _plan_stage(
     others = [resolver.root(other, same_axes(other, root), ()) for other in epilogue]
     if stage.combine is None:
         group = root.axes[-1:]
-        return _nest_plan(RowNest(row_axes=root.axes[:-1], passes=[Pass(group=group, roots=[root])]))
+        return _nest_plan(
+            RowNest(row_axes=root.axes[:-1], passes=[Pass(group=group, roots=[root])])
+        )
     passes = [Pass(group=root.reduce_axes, roots=[root])]
     if others:
         passes.append(Pass(group=(), roots=others))

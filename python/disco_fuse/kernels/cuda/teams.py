@@ -161,8 +161,10 @@ def _pass(one: Pass, later: Sequence[Pass], team: _Team) -> None:
                 (int_imm(steps),), root.dtype, name="row", scope="local"
             )
             team.scope.statements.append(on_stack(team.kept[root]))
-    sums = {root: tirx.decl_buffer((int_imm(1),), root.dtype, name="sum", scope="local")
-            for root in one.reductions}
+    sums = {
+        root: tirx.decl_buffer((int_imm(1),), root.dtype, name="sum", scope="local")
+        for root in one.reductions
+    }
     for root, total in sums.items():
         team.scope.statements += [
             on_stack(total),
@@ -173,16 +175,14 @@ def _pass(one: Pass, later: Sequence[Pass], team: _Team) -> None:
         _fold(root, total, team)
 
 
-def _walk(
-    one: Pass, steps: int, sums: dict[Root, tirx.Buffer], team: _Team
-) -> list[tirx.Stmt]:
+def _walk(one: Pass, steps: int, sums: dict[Root, tirx.Buffer], team: _Team) -> list[tirx.Stmt]:
     """The loop of one thread over its elements of the row."""
     size = team.layout.team
     step = tirx.Var("step", "int64")
     position = step * int_imm(size) + team.lane if size > 1 else step
     inner = DeviceScope(team.scope, one.group, position)
     for root, buffer in team.kept.items():
-        if root not in one.roots and root.axes[-len(one.group):] == one.group:
+        if root not in one.roots and root.axes[-len(one.group) :] == one.group:
             inner.values[root.result] = tirx.BufferLoad(buffer, [step])
     stores: list[tirx.Stmt] = []
     for root in one.roots:

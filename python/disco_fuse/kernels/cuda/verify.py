@@ -134,9 +134,7 @@ def _check(launch: Launch, limits: Limits) -> None:
     if not 1 <= blocks <= MAX_BLOCKS:
         raise RefusedError(f"{blocks} blocks; allowed: 1 to {MAX_BLOCKS}")
     if launch.shared_bytes > limits.max_shared_bytes:
-        raise RefusedError(
-            f"{launch.shared_bytes} bytes shared; at most {limits.max_shared_bytes}"
-        )
+        raise RefusedError(f"{launch.shared_bytes} bytes shared; at most {limits.max_shared_bytes}")
 
 
 def _thread_tag(node: tirx.Stmt) -> str | None:
