@@ -97,8 +97,8 @@ def build_model(
     scheduled: dict[tvm_ffi.StructuralKey, tirx.PrimFunc] = {}
     for strategy, arch in todo:
         begin = time.perf_counter()
-        run = _build(mod, extraction, strategy, arch, cache, scheduled)
-        run |= {"model": name, "seconds": round(time.perf_counter() - begin, 1)}
+        run = _build(mod, extraction, (name, strategy, arch), cache, scheduled)
+        run["seconds"] = round(time.perf_counter() - begin, 1)
         _write(_run_file(cache, name, strategy, arch), run)
         report(run)
 
@@ -141,47 +141,56 @@ def _lowered(reference: str) -> tvm.IRModule:
     workload = load_workload(reference)
     example = workload.example_tensors()
     step = training_step(workload.model, example, loss=workload.loss, optimizer=workload.optimizer)
-    return lower(InsertAllReduce()(step.mod), gpu_target(), library=False)
+    return lower(
+        tvm.transform.Sequential([InsertAllReduce()])(step.mod), gpu_target(), library=False
+    )
 
 
 def _build(
     mod: tvm.IRModule,
     extraction: Extraction,
-    strategy: str,
-    arch: str,
+    names: tuple[str, str, str],
     cache: Path,
     scheduled: dict[tvm_ffi.StructuralKey, tirx.PrimFunc],
-) -> dict[str, Any]:
-    """The fields of a run but for the model and the time."""
+) -> Run:
+    """One run, of (model, strategy, architecture); its time is not known yet."""
+    model, strategy, arch = names
     target = gpu_target(arch)
-    run: dict[str, Any] = {"strategy": strategy, "target": arch, "compiled": 0, "launches": 0}
+    run = Run(
+        model=model,
+        strategy=strategy,
+        target=arch,
+        built=0,
+        failed=1,
+        reasons=[],
+        compiled=0,
+        launches=0,
+        seconds=0.0,
+    )
     try:
         fused = apply(mod, extraction, choose(strategy, mod, extraction))
         step = schedule_step(fused, target, ScheduleCUDA(target, scheduled))
         with target:
             vm_pipeline()(step)
     except Exception as error:  # a step that cannot be built is a result
-        reason = f"step: {type(error).__name__}: {str(error).strip()[-400:]}"
-        return run | {"built": 0, "failed": 1, "reasons": [reason]}
+        run["reasons"] = [f"step: {type(error).__name__}: {str(error).strip()[-400:]}"]
+        return run
     distinct: dict[str, tirx.PrimFunc] = {}
     for _, func in step.functions_items():
         if isinstance(func, tirx.PrimFunc):
             distinct.setdefault(_signature(func), func)
     folder = cache / "kernels" / arch
     new = {key: func for key, func in distinct.items() if not (folder / key).is_file()}
-    names = {f"k{key}": func for key, func in new.items()}
-    for key, reason in build_each(names, target, find_nvcc()).items():
+    named = {f"k{key}": func for key, func in new.items()}
+    for key, reason in build_each(named, target, find_nvcc()).items():
         _write(folder / key.removeprefix("k"), {"reason": reason})
     reasons = [json.loads((folder / key).read_text(encoding="utf-8"))["reason"] for key in distinct]
-    failures = sorted({reason for reason in reasons if reason})
-    failed = sum(1 for reason in reasons if reason)
-    return run | {
-        "built": len(distinct) - failed,
-        "failed": failed,
-        "reasons": failures,
-        "compiled": len(new),
-        "launches": sum(num_nests(func) for func in distinct.values()),
-    }
+    run["failed"] = sum(1 for reason in reasons if reason)
+    run["built"] = len(distinct) - run["failed"]
+    run["reasons"] = sorted({reason for reason in reasons if reason})
+    run["compiled"] = len(new)
+    run["launches"] = sum(num_nests(func) for func in distinct.values())
+    return run
 
 
 def _signature(func: tirx.PrimFunc) -> str:

@@ -21,6 +21,7 @@ from tvm import s_tir, tirx
 
 from disco_fuse.kernels.cuda import schedule
 from disco_fuse.kernels.cuda.verify import Launch, launches_of
+from disco_fuse.kernels.stages import element_bytes, num_elements
 
 _HEADER = Path(__file__).parent / "emulator.h"
 _KERNEL = re.compile(
@@ -81,14 +82,16 @@ class Emulated:
     def _run(self, name: str, inputs: Sequence[NDArray], backwards: int) -> list[NDArray]:
         func = self._functions[name]
         arrays = [np.array(array, order="C") for array in inputs]
-        memory = {_stem(p.name): a for p, a in zip(func.params, arrays, strict=True)}
-        for buffer in _allocated(func.body):
-            shape = [int(extent) for extent in buffer.ty.shape]
-            memory[_stem(buffer.name)] = np.full(shape, 0x7F, str(buffer.ty.dtype))
+        memory = {_buffer_name(p.name): a for p, a in zip(func.params, arrays, strict=True)}
+        allocated = _allocated(func.body)
+        # Allocations that are never alive together may have become one, under either name.
+        size = max((num_elements(b) * element_bytes(b) for b in allocated), default=0)
+        for buffer in allocated:
+            memory[_buffer_name(buffer.name)] = np.full(size, 0x7F, "uint8")
         for number in range(len(launches_of([func.body]))):
             kernel = f"{name}_kernel" + (f"_{number}" if number else "")
             names = re.findall(r"(\w+)(?:,|$)", self._kernels[kernel])
-            pointers = [memory[_stem(n.removesuffix("_ptr"))].ctypes.data for n in names]
+            pointers = [memory[_buffer_name(n)].ctypes.data for n in names]
             call = getattr(self._library, f"run_{kernel}")
             call.restype = ctypes.c_bool
             packed = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -96,8 +99,9 @@ class Emulated:
         return arrays
 
 
-def _stem(name: str) -> str:
-    return name.removesuffix("_flat")
+def _buffer_name(name: str) -> str:
+    """The buffer behind the name of an argument: its flat form, its pointer, a second use."""
+    return re.sub(r"(_flat)?(_ptr)?(_\d+)?$", "", name)
 
 
 def _runner(kernel: str, signature: str, launch: Launch, text: str) -> str:

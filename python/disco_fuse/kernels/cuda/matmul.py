@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 from tvm.ir import prim
@@ -38,6 +39,9 @@ DEPTH = 16
 PER_THREAD = 4
 SIDE = TILE // PER_THREAD
 THREADS = SIDE * SIDE
+PITCH = TILE + 1
+"""Words from one row of a panel to the next: one more than a row, so that threads which store a
+column hit different banks of shared memory."""
 SMALL = 16
 """Below this many rows or columns most of a tile would be empty."""
 
@@ -97,6 +101,8 @@ def plan(root: Root) -> Product:
         n=tuple(a for a in root.axes if a in right.axes and a not in left.axes),
         k=root.reduce_axes,
     )
+    if left.dtype != root.dtype or right.dtype != root.dtype:
+        raise DeclinedError("factors and sum of different types")
     if outside or min(extent_of(product.m), extent_of(product.n)) < SMALL or not product.k:
         raise DeclinedError("too narrow for tiles")
     return product
@@ -145,7 +151,7 @@ def emit(product: Product, kernel: DeviceKernel) -> list[tirx.Stmt]:
 
 
 def _panel(node: Node, name: str) -> tirx.Buffer:
-    return tirx.decl_buffer((int_imm(TILE * DEPTH),), node.dtype, name=name, scope="shared")
+    return tirx.decl_buffer((int_imm(PITCH * DEPTH),), node.dtype, name=name, scope="shared")
 
 
 def _copy(
@@ -181,7 +187,7 @@ def _copy(
         for position, last, unit in zip(at, edge, (TILE, DEPTH), strict=True):
             if (int(last) + 1) % unit:
                 value = prim.Select(prim.LE(position, last), value, immediate(factor.dtype, 0))
-        target = in_depth * int_imm(TILE) + in_side
+        target = in_depth * int_imm(PITCH) + in_side
         store = tirx.BufferStore(panel, value, [target])
         return [*outer.statements, *inner.statements, store]
 
@@ -192,26 +198,22 @@ def _multiply(total: tirx.Buffer, panels: Sequence[tirx.Buffer], thread: _Thread
     """Add the products of one pair of panels to a thread's 4 x 4 outputs."""
     dtype = str(total.ty.dtype)
 
-    def at(panel: tirx.Buffer, k: tirx.Expr, place: tirx.Expr, which: tirx.Expr) -> tirx.Expr:
-        # Outputs of a thread lie SIDE apart: neighbours read neighbouring words of a bank row.
-        index = k * int_imm(TILE) + which * int_imm(SIDE) + place
-        value = tirx.BufferLoad(panel, [index])
-        return value if str(panel.ty.dtype) == dtype else prim.Cast(dtype, value)
-
     def step(k: tirx.Expr) -> list[tirx.Stmt]:
         registers = [
             tirx.decl_buffer((int_imm(PER_THREAD),), dtype, name=name, scope="local")
             for name in ("ra", "rb")
         ]
-        places = (thread.y, thread.x)
+
+        def load(
+            panel: tirx.Buffer, register: tirx.Buffer, place: tirx.Expr, which: tirx.Expr
+        ) -> tirx.Stmt:
+            # Outputs of a thread lie SIDE apart: neighbours read neighbouring words.
+            index = k * int_imm(PITCH) + which * int_imm(SIDE) + place
+            return tirx.BufferStore(register, tirx.BufferLoad(panel, [index]), [which])
+
         loads = [
-            _unrolled(
-                lambda i, panel=panel, place=place, register=register: tirx.BufferStore(
-                    register, at(panel, k, place, i), [i]
-                ),
-                PER_THREAD,
-            )
-            for panel, place, register in zip(panels, places, registers, strict=True)
+            _unrolled(partial(load, panel, register, place), PER_THREAD)
+            for panel, register, place in zip(panels, registers, (thread.y, thread.x), strict=True)
         ]
 
         def outer(i: tirx.Expr) -> tirx.Stmt:
