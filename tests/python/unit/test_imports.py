@@ -24,7 +24,7 @@ LAYERS = [
     ["adjoint", "search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "baselines"],
-    ["build", "testing"],
+    ["build", "testing", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner"],
     ["compare"],
