@@ -72,16 +72,25 @@ class Emulated:
         self._library = ctypes.CDLL(str(library))
         self._kernels = kernels
 
-    def run(self, name: str, inputs: Sequence[NDArray]) -> list[NDArray]:
-        """What the parameters of a kernel hold after it ran on copies of ``inputs``."""
-        forwards, backwards = (self._run(name, inputs, order) for order in (0, 1))
+    def run(
+        self, name: str, inputs: Sequence[NDArray], aliases: dict[int, int] | None = None
+    ) -> list[NDArray]:
+        """What the parameters of a kernel hold after it ran on copies of ``inputs``.
+
+        ``aliases`` names parameters that are the memory of another one, by position.
+        """
+        forwards, backwards = (self._run(name, inputs, aliases or {}, order) for order in (0, 1))
         for one, other in zip(forwards, backwards, strict=True):
             np.testing.assert_array_equal(one, other, f"{name} depends on the order of threads")
         return forwards
 
-    def _run(self, name: str, inputs: Sequence[NDArray], backwards: int) -> list[NDArray]:
+    def _run(
+        self, name: str, inputs: Sequence[NDArray], aliases: dict[int, int], backwards: int
+    ) -> list[NDArray]:
         func = self._functions[name]
         arrays = [np.array(array, order="C") for array in inputs]
+        for position, other in aliases.items():
+            arrays[position] = arrays[other]
         memory = {_buffer_name(p.name): a for p, a in zip(func.params, arrays, strict=True)}
         allocated = _allocated(func.body)
         # Allocations that are never alive together may have become one, under either name.
