@@ -39,6 +39,13 @@ Examples:
 @click.option(
     "--targets", default=",".join(reversed(GPU_ARCHS)), show_default=True, metavar="ARCHS"
 )
+@click.option(
+    "--random",
+    "num_random",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Random strategies of a model; by default 10 of a small one, 2 of a big one.",
+)
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), metavar="N")
 @click.option(
     "--cache",
@@ -48,19 +55,25 @@ Examples:
 )
 @json_option
 def build_all(
-    models: str | None, small: bool, targets: str, jobs: int, cache: Path, json_file: str | None
+    models: str | None,
+    small: bool,
+    targets: str,
+    num_random: int | None,
+    jobs: int,
+    cache: Path,
+    json_file: str | None,
 ) -> None:
     """Build training steps for GPUs without one, under many strategies.
 
-    For sm_90: none, default, DisCoFuse's, and ten random strategies of a small model, two of a big
-    one. For the others: none, DisCoFuse's, and one random one. Every distinct kernel is scheduled
+    For sm_90: none, default, DisCoFuse's, and the random strategies. For the others: none,
+    DisCoFuse's, and one random one. Every distinct kernel is scheduled
     once, and compiled once for each architecture, by nvcc where it is installed.
     """
     names = _models(models, small)
     archs = _archs(targets)
     if find_nvcc() is None:
         click.echo("nvcc is not installed: kernels are made as source, not compiled", err=True)
-    work = {name: jobs_of(name, archs) for name in names}
+    work = {name: jobs_of(name, archs, num_random) for name in names}
     runs = _build(work, cache / code_digest(), jobs)
     show([_HEADER, *map(_cells, runs)], {"runs": runs}, json_file)
     failed = [run for run in runs if run["failed"]]
@@ -68,11 +81,12 @@ def build_all(
         raise click.ClickException(f"{len(failed)} of {len(runs)} steps have failures")
 
 
-def jobs_of(name: str, archs: Sequence[str]) -> list[Job]:
+def jobs_of(name: str, archs: Sequence[str], num_random: int | None = None) -> list[Job]:
     """Strategies and architectures for a model."""
-    num_random = _NUM_RANDOM["small" if name.endswith("_small") else "full"]
+    if num_random is None:
+        num_random = _NUM_RANDOM["small" if name.endswith("_small") else "full"]
     most = ["none", "default", "disco_fuse", *(f"random-{i}" for i in range(num_random))]
-    few = ["none", "disco_fuse", "random-0"]
+    few = ["none", "disco_fuse", *(f"random-{i}" for i in range(min(num_random, 1)))]
     return [(s, arch) for arch in archs for s in (most if arch == _MAIN_ARCH else few)]
 
 
