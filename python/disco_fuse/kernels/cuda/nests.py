@@ -18,7 +18,7 @@ from tvm import tirx
 from ..cpu import rows as row_rule
 from ..cpu.context import DeclinedError, loaded_buffers, reachable
 from ..cpu.nests import follows, inlined_stages, same_axes
-from ..cpu.operators import Grouping, Operator
+from ..cpu.operators import INJECTIVE, Grouping, Operator, stage_pattern
 from ..cpu.resolve import NotPointwiseError, Resolver, Root, split_axes
 from ..cpu.rows import Pass, RowNest
 from ..cpu.scalar import ScalarGraph
@@ -73,8 +73,28 @@ class LaunchPlan:
 def plan_launches(grouping: Grouping, stages: StageList) -> list[LaunchPlan]:
     """Plans for all nests of a kernel, in execution order."""
     graph = ScalarGraph()
-    inlined = inlined_stages(grouping, stages)
+    inlined = inlined_stages(grouping, stages) | _paddings(grouping, stages)
     return [plan for nest in grouping.nests for plan in _plan_nest(nest, graph, inlined)]
+
+
+def _paddings(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
+    """Stages within an operator that one other stage of it reads, as a convolution its padding.
+
+    The CPU rules store what a matmul reads, for speed. Here a tile is copied to shared memory once
+    anyway, and comparing positions on the way costs less than a launch and a round trip.
+    """
+    parameters = frozenset(stages.parameters)
+    found: dict[tirx.Buffer, Stage] = {}
+    for op in (op for nest in grouping.nests for op in nest):
+        for stage in op.stages:
+            readers = [other for other in stages.stages if stage.output in other.reads]
+            local = len(readers) == 1 and readers[0] in op.stages and not readers[0].is_opaque
+            if stage.is_opaque or stage.output in parameters or not local:
+                continue
+            if stage.combine is None and stage_pattern(stage) <= INJECTIVE:
+                assert stage.output is not None
+                found[stage.output] = stage
+    return found
 
 
 def _plan_nest(
