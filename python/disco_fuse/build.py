@@ -14,6 +14,7 @@ from disco_fuse.donate import DonateBuffers
 from disco_fuse.kernels.analysis import num_nests
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.cuda import ScheduleCUDA
+from disco_fuse.kernels.library import is_library_matmul
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
     Raises
     ------
     ValueError
-        The target is of another kind.
+        The target is of another kind, or is a GPU and the module calls libraries of the CPU.
     """
     lowered = schedule_step(mod, target)
     kernels, allreduces, launches = _count(lowered)
@@ -78,6 +79,8 @@ def schedule_step(
     schedulers = {"llvm": ScheduleCPU, "cuda": ScheduleCUDA}
     if target.kind.name not in schedulers:
         raise ValueError(f"target {target.kind.name!r} cannot be built; allowed: 'llvm', 'cuda'")
+    if target.kind.name == "cuda":
+        _check_no_host_library(mod)
     # The order of bindings carries meaning, so nothing here may move a packed call: that rules out
     # LegalizeOps' and FuseOps' rounds of TVM's default pipeline.
     passes = [
@@ -92,6 +95,17 @@ def schedule_step(
     ]
     with target:
         return tvm.transform.Sequential(passes)(mod)
+
+
+def _check_no_host_library(mod: tvm.IRModule) -> None:
+    """ValueError when main calls the BLAS library, which reads the memory of the host."""
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            if is_library_matmul(binding.value):
+                raise ValueError(
+                    f"{binding.var.name} calls the BLAS library of the CPU; for a GPU lower the "
+                    "module with library=False"
+                )
 
 
 def vm_pipeline() -> tvm.transform.Pass:

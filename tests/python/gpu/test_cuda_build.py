@@ -139,6 +139,12 @@ def test_only_cuda_kernels_are_scheduled_for_cuda() -> None:
         ScheduleCUDA(host_target())(tvm.IRModule({}))
 
 
+def test_calls_of_a_cpu_library_are_refused() -> None:
+    mod = lower(InsertAllReduce()(mlp_step()), gpu_target(), library=True)
+    with pytest.raises(ValueError, match=r"calls the BLAS library of the CPU; .*library=False"):
+        build(mod, gpu_target())
+
+
 def test_random_strategies_are_what_their_seed_says(
     mlp: tuple[tvm.IRModule, Extraction],
 ) -> None:
