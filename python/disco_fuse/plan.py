@@ -2,6 +2,7 @@
 
 plan.json   what was decided, for which module, by which cost model, with which versions
 step.so     the compiled step that every rank loads
+step.cubin  its GPU kernels as machine code, where nvcc was there to make it
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from disco_fuse.apply import apply
 from disco_fuse.bindings import dtype_name, static_shape
 from disco_fuse.build import build
 from disco_fuse.config import UNCAPPED
+from disco_fuse.cubin import write_cubin
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
 from disco_fuse.kernels.library import is_library_matmul
+from disco_fuse.needs import needs_of
 from disco_fuse.strategy import Strategy
 
 SCHEMA_VERSION = 1
 PLAN_FILE = "plan.json"
 STEP_FILE = "step.so"
+CUBIN_FILE = "step.cubin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,10 @@ class Plan:
         Of step.so.
     versions : dict
         Package -> version.
+    needs : dict
+        What else must be there at load, see :func:`disco_fuse.needs.needs_of`.
+    cubin_sha256 : str
+        Of step.cubin, "" if there is none.
     """
 
     name: str
@@ -89,6 +97,8 @@ class Plan:
     predicted: Mapping[str, float]
     step_sha256: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    cubin_sha256: str = ""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -132,6 +142,9 @@ def write_plan(
     folder.mkdir(parents=True, exist_ok=True)
     step = folder / STEP_FILE
     built.executable.export_library(str(step))
+    cubin = folder / CUBIN_FILE
+    cubin.unlink(missing_ok=True)
+    has_cubin = target.kind.name == "cuda" and write_cubin(built.executable, target, cubin)
     plan = Plan(
         name=name,
         model=model,
@@ -154,6 +167,8 @@ def write_plan(
             "apache-tvm": tvm.__version__,
             "apache-tvm-ffi": tvm_ffi.__version__,
         },
+        needs=needs_of(target, has_cubin=has_cubin),
+        cubin_sha256=_sha256(cubin) if has_cubin else "",
     )
     temporary = folder / (PLAN_FILE + ".tmp")
     temporary.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
@@ -189,11 +204,15 @@ def load_plan(folder: Path) -> Plan:
         plan = Plan(tensors=tensors, **data)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a complete plan: {error}") from error
-    step = folder / STEP_FILE
-    if not step.is_file():
-        raise ValueError(f"{step} is missing")
-    if _sha256(step) != plan.step_sha256:
-        raise ValueError(f"{step} is not the file that {path} describes: its hash differs")
+    hashes = {STEP_FILE: plan.step_sha256}
+    if plan.cubin_sha256:
+        hashes[CUBIN_FILE] = plan.cubin_sha256
+    for name, expected in hashes.items():
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing")
+        if _sha256(file) != expected:
+            raise ValueError(f"{file} is not the file that {path} describes: its hash differs")
     return plan
 
 

@@ -11,9 +11,11 @@ import tvm
 from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
+from disco_fuse.cubin import serve_machine_code
 from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
-from disco_fuse.plan import STEP_FILE, load_plan
+from disco_fuse.needs import GPU, check_needs
+from disco_fuse.plan import CUBIN_FILE, STEP_FILE, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
 
 
@@ -34,7 +36,8 @@ class StepRunner:
     ------
     ValueError
         The plan is damaged or differs between ranks; a value is missing or has another shape or
-        dtype than the plan says.
+        dtype than the plan says; this machine lacks what the step needs; the plan sends
+        AllReduces between GPUs, which only CPUs can so far.
     """
 
     def __init__(
@@ -42,14 +45,24 @@ class StepRunner:
     ) -> None:
         self.plan = load_plan(folder)
         check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
+        check_needs(self.plan.needs)
+        self._device = tvm.cuda(0) if GPU in self.plan.needs else tvm.cpu()
+        if GPU in self.plan.needs and self.plan.num_allreduces:
+            raise ValueError(
+                f"plan {self.plan.name!r} has {self.plan.num_allreduces} AllReduces between GPUs; "
+                "only CPUs can exchange gradients so far"
+            )
         state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
         communicator.broadcast(state)
         self._set_rank(state, communicator.rank)
-        self._state = [tvm.runtime.tensor(value) for value in state]
+        self._state = [tvm.runtime.tensor(value, self._device) for value in state]
         if self.plan.needs_blas:
             load_library()
+        if GPU in self.plan.needs:
+            cubin = folder / CUBIN_FILE if self.plan.cubin_sha256 else None
+            serve_machine_code(self.plan.needs[GPU], cubin)
         module = tvm.runtime.load_module(str(folder / STEP_FILE))
-        self._vm = relax.VirtualMachine(module, tvm.cpu())
+        self._vm = relax.VirtualMachine(module, self._device)
         self._main = self._vm["main"]
         self._session = Session(communicator)
 
@@ -72,7 +85,7 @@ class StepRunner:
         tuple of ndarray
             The loss, then the model's other outputs.
         """
-        inputs = [tvm.runtime.tensor(part) for part in batch]
+        inputs = [tvm.runtime.tensor(part, self._device) for part in batch]
         with self._session.step():
             outputs = self._main(*inputs, *self._state)
         return tuple(output.numpy() for output in outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm import relax
+
+from disco_fuse.graph import OpGraph, OpKind
+from disco_fuse.strategy import Edit, Strategy, check, replay
 
 
 def mlp_step(
@@ -94,3 +98,33 @@ def run_functional(mod: tvm.IRModule, arguments: Sequence[NDArray[Any]]) -> list
 
 def _var(name: str, shape: tuple[int, ...]) -> relax.Var:
     return relax.Var(name, relax.TensorType(shape, "float32"))
+
+
+def random_strategy(graph: OpGraph, seed: int, num_edits: int | None = None) -> Strategy:
+    """A strategy that random legal edits of all kinds lead to.
+
+    Parameters
+    ----------
+    graph : OpGraph
+    seed : int
+        Same seed, same strategy.
+    num_edits : int, optional
+        Edits at most, by default one for every second op; ten times as many are tried.
+    """
+    generator = random.Random(seed)
+    most = max(1, graph.num_ops // 2) if num_edits is None else num_edits
+    pairs = [(edge.producer, edge.consumer) for edge in graph.edges if not edge.order_only]
+    buckets = [i for i, op in enumerate(graph.ops) if op.kind == OpKind.ALLREDUCE]
+    kinds = ["fuse", "fuse", "fuse-duplicate"] if pairs else []
+    kinds += ["merge-buckets"] if len(buckets) > 1 else []
+    strategy, done = Strategy.unfused(graph), 0
+    for _ in range(10 * most if kinds else 0):
+        kind = generator.choice(kinds)
+        ends = generator.sample(buckets, 2) if kind == "merge-buckets" else generator.choice(pairs)
+        edit = Edit(kind=kind, producer=min(ends), consumer=max(ends))
+        if check(graph, strategy, edit) == "":
+            strategy = replay(graph, [edit], strategy)
+            done += 1
+        if done == most:
+            break
+    return strategy

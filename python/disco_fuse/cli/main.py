@@ -6,6 +6,7 @@ import click
 
 from disco_fuse import __version__
 from disco_fuse.cli.bench_search import bench_search
+from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
@@ -18,6 +19,7 @@ def main() -> None:
     """Joint op fusion and tensor fusion for data-parallel training."""
 
 
+main.add_command(build_all)
 main.add_command(graphs)
 main.add_command(ops)
 main.add_command(extract)

@@ -27,7 +27,7 @@ LAYERS = [
     ["extract"],
     ["apply", "donate", "fuse_ops"],
     ["baselines"],
-    ["build", "testing", "tuning"],
+    ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "bench"],
     ["compare"],

@@ -71,11 +71,11 @@ class NestPlan:
 def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan]:
     """Plans for all nests of a kernel, in execution order."""
     graph = ScalarGraph()
-    inlined = _inlined_stages(grouping, stages)
+    inlined = inlined_stages(grouping, stages)
     return [plan for nest in grouping.nests for plan in _plan_nest(nest, graph, inlined)]
 
 
-def _inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
+def inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
     """Stage that computes each buffer that is not stored, by buffer."""
     found: dict[tirx.Buffer, Stage] = {}
     for op in grouping.inlined:
@@ -122,12 +122,12 @@ def _plan_nest(
     rest = list(stages)
     while rest:
         stage = rest.pop(0)
-        epilogue = [rest.pop(0)] if rest and _follows(stage, rest[0]) else []
+        epilogue = [rest.pop(0)] if rest and follows(stage, rest[0]) else []
         plans.append(_plan_stage(stage, epilogue, graph, inlined))
     return plans
 
 
-def _follows(stage: Stage, other: Stage) -> bool:
+def follows(stage: Stage, other: Stage) -> bool:
     """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
     if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
         return False
@@ -162,7 +162,7 @@ def _plan_stage(
     reduce = split_axes([extent for _, extent in stage.reduce_axes], "k")
     root = resolver.root(stage, axes, reduce)
     resolver.add(root)
-    others = [resolver.root(other, _same_axes(other, root), ()) for other in epilogue]
+    others = [resolver.root(other, same_axes(other, root), ()) for other in epilogue]
     attempts: list[tuple[str, Emit]] = []
     for name, rule in _STAGE_RULES:
         try:
@@ -176,7 +176,7 @@ def _plan_stage(
     )
 
 
-def _same_axes(stage: Stage, root: Root) -> list[Axis | None]:
+def same_axes(stage: Stage, root: Root) -> list[Axis | None]:
     """The axes of `root` for the variables of a stage that follows it."""
     remaining = list(root.axes)
     return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]

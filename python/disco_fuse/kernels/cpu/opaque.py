@@ -47,7 +47,7 @@ def emit(statement: tirx.Stmt, kernel: Kernel) -> list[tirx.Stmt]:
         if isinstance(node, tirx.SeqStmt):
             return [part for child in node.seq for part in visit(child)]
         if isinstance(node, s_tir.SBlockRealize):
-            return [part for child in _opened(node) for part in visit(child)]
+            return [part for child in opened(node) for part in visit(child)]
         if isinstance(node, tirx.AttrStmt) and node.attr_key == "pragma_scope":
             return visit(node.body)  # topi's mark that a scatter is not to be split; no effect
         if not isinstance(node, tirx.For) or not isinstance(node.extent, tirx.IntImm):
@@ -59,10 +59,10 @@ def emit(statement: tirx.Stmt, kernel: Kernel) -> list[tirx.Stmt]:
         body = sequence(visit(node.body))
         return [tirx.For(node.loop_var, node.min, node.extent, kind, body)]
 
-    return [_on_flat_buffers(part, kernel.buffers) for part in visit(statement)]
+    return [on_flat_buffers(part, kernel.buffers) for part in visit(statement)]
 
 
-def _opened(realize: s_tir.SBlockRealize) -> list[tirx.Stmt]:
+def opened(realize: s_tir.SBlockRealize) -> list[tirx.Stmt]:
     """The statements of a block, its variables replaced by the values they are bound to."""
     block = realize.block
     if block.alloc_buffers or block.match_buffers:
@@ -87,7 +87,7 @@ def _opened(realize: s_tir.SBlockRealize) -> list[tirx.Stmt]:
     return [tvm_ffi.structural_map(part, [(tirx.Var, change)]) for part in body]
 
 
-def _on_flat_buffers(statement: tirx.Stmt, buffers: FlatBuffers) -> tirx.Stmt:
+def on_flat_buffers(statement: tirx.Stmt, buffers: FlatBuffers) -> tirx.Stmt:
     """The statement with accesses of intermediates on their flat form."""
 
     def offset(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr:

@@ -72,7 +72,14 @@ class Scope:
         Value of the fused loop variable.
     lanes
         The vector loop this scope is the body of, None for any other loop.
+
+    Attributes
+    ----------
+    fast_functions
+        Whether float32 exp, tanh and erf become polynomials (`fast_math`).
     """
+
+    fast_functions = True
 
     def __init__(
         self,
@@ -211,7 +218,8 @@ class Scope:
         args = [self._operand(a, inline) for a in node.args]
         if node.kind is tvm.ir.Call:
             name = node.payload.name.rpartition(".")[2]
-            fast = None if inline else fast_call(name, node.dtype, args, self.keep)
+            polynomial = self.fast_functions and not inline
+            fast = fast_call(name, node.dtype, args, self.keep) if polynomial else None
             if fast is not None:
                 return fast
             return tvm.ir.Call(node.payload, args, ret_ty=node.dtype)

@@ -35,7 +35,7 @@ class MarkOps:
             if isinstance(func, tirx.PrimFunc) and func.attrs and "op_pattern" in func.attrs:
                 plain = _without_offsets(func)
                 updates[name] = _marked(plain, int(func.attrs["op_pattern"]))
-        return _replaced(mod, updates)
+        return replaced(mod, updates)
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleCPU")
@@ -73,7 +73,7 @@ class ScheduleCPU:
             if key not in seen:
                 seen[key] = schedule(func, target)
             updates[name] = seen[key]
-        return _replaced(mod, updates)
+        return replaced(mod, updates)
 
 
 def _marked(func: tirx.PrimFunc, pattern: int) -> tirx.PrimFunc:
@@ -126,7 +126,7 @@ def _without_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
-def _replaced(mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tvm.IRModule:
+def replaced(mod: tvm.IRModule, updates: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> tvm.IRModule:
     """A copy of the module with some functions replaced."""
     functions = {name: updates.get(name, func) for name, func in mod.functions_items()}
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
