@@ -128,8 +128,8 @@ def check(
     model = Labelled(model.double().train(), list(inputs[0]), options)
     batches = [cast(x, torch.float64) for x in inputs]
     step = training_step(model, batches[0], optimizer=SGD_STEP)
-    trained = dict(model.named_parameters())
-    assert set(step.gradient_names) | set(step.unused_parameters) == set(trained)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert set(step.gradient_names) | set(step.unused_parameters) == trained
     assert step.unused_parameters == tuple(f"model.{name}" for name in unused)
     expected = eager_steps(copy.deepcopy(model), batches)
     error, where = worst_error(run_steps(step, batches), expected)
