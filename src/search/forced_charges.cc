@@ -1,0 +1,78 @@
+#include "search/forced_charges.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace disco_fuse {
+namespace {
+
+/*! \brief Bounds the time of one lower bound to a few seconds: beyond it charges are left out. */
+constexpr int64_t kMaxSteps = 200000000;
+
+int32_t FirstOp(const Charge& charge) {
+  int32_t first = std::numeric_limits<int32_t>::max();
+  for (const ChainPart& part : charge.sums[0]) {
+    first = std::min(first, part.chain.ops[0].op);
+  }
+  return first;
+}
+
+/*! \brief The only allreduce op that the ops of the charge lead to, or a negative number. */
+int32_t OnlyAllReduceOf(const Charge& charge, const std::vector<int32_t>& only) {
+  int32_t result = kNoAllReduce;
+  for (const ChainPart& part : charge.sums[0]) {
+    for (const ChainOp& op : part.chain.ops) {
+      int32_t other = only[op.op];
+      if (other == kNoAllReduce || other == result) continue;
+      result = result == kNoAllReduce ? other : kSeveralAllReduces;
+    }
+  }
+  return result;
+}
+
+/*! \param length Of a chain set: all of it, or as far as it lies before an allreduce op. */
+template <typename Length>
+Nanoseconds TimeOf(const Charge& charge, Length length) {
+  int32_t places = 0;
+  for (const ChainSum& sum : charge.sums) {
+    int32_t number = 0;
+    for (const ChainPart& part : sum) {
+      number += std::max(0, length(part.chain) - part.less);
+    }
+    places = std::max(places, number);
+  }
+  if (places == 0) return Nanoseconds(0);
+  return std::max(0, places - charge.less) * charge.each + charge.once;
+}
+
+}  // namespace
+
+ChargedTime AddUp(const OpGraph& graph, const std::vector<bool>& barrier,
+                  const std::vector<int32_t>& only, std::vector<Charge> charges) {
+  // Sets that begin late need less of the graph: they go together.
+  std::stable_sort(charges.begin(), charges.end(),
+                   [](const Charge& a, const Charge& b) { return FirstOp(a) > FirstOp(b); });
+  std::vector<ChainSet*> sets;
+  for (Charge& charge : charges) {
+    for (ChainSum& sum : charge.sums) {
+      for (ChainPart& part : sum) sets.push_back(&part.chain);
+    }
+  }
+  FindLongestChains(graph, barrier, kMaxSteps, sets);
+  ChargedTime time;
+  time.shared.assign(graph.allreduce_ops().size(), Nanoseconds(0));
+  time.own = time.shared;
+  for (const Charge& charge : charges) {
+    time.total += TimeOf(charge, [](const ChainSet& chain) { return chain.longest; });
+    int32_t single = OnlyAllReduceOf(charge, only);
+    for (size_t i = 0; i < time.shared.size(); ++i) {
+      bool is_own = graph.allreduce_ops()[i] == single;
+      (is_own ? time.own : time.shared)[i] += TimeOf(
+          charge, [&](const ChainSet& chain) { return static_cast<int32_t>(chain.before[i]); });
+    }
+  }
+  return time;
+}
+
+}  // namespace disco_fuse
