@@ -32,7 +32,7 @@ struct ChainSet {
   std::vector<ChainOp> ops; /*!< ascending */
   int32_t longest = 0;      /*!< result; at most 255 */
   /*! \brief Result: the longest chain that leads to each allreduce op, as in allreduce_ops(). */
-  std::vector<uint8_t> before;
+  std::vector<uint8_t> before{};
 };
 
 /*!

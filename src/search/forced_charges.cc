@@ -12,16 +12,16 @@ constexpr int64_t kMaxSteps = 200000000;
 
 int32_t FirstOp(const Charge& charge) {
   int32_t first = std::numeric_limits<int32_t>::max();
-  for (const ChainPart& part : charge.sums[0]) {
+  for (const ChainPart& part : charge.sums[0].parts) {
     first = std::min(first, part.chain.ops[0].op);
   }
   return first;
 }
 
-/*! \brief The only allreduce op that the ops of the charge lead to, or a negative number. */
+/*! \brief The only allreduce op that the ops of a charge lead to, or a negative number. */
 int32_t OnlyAllReduceOf(const Charge& charge, const std::vector<int32_t>& only) {
   int32_t result = kNoAllReduce;
-  for (const ChainPart& part : charge.sums[0]) {
+  for (const ChainPart& part : charge.sums[0].parts) {
     for (const ChainOp& op : part.chain.ops) {
       int32_t other = only[op.op];
       if (other == kNoAllReduce || other == result) continue;
@@ -31,19 +31,18 @@ int32_t OnlyAllReduceOf(const Charge& charge, const std::vector<int32_t>& only) 
   return result;
 }
 
-/*! \param length Of a chain set: all of it, or as far as it lies before an allreduce op. */
+/*! \param length Of a chain: all of it, or as far as it lies before an allreduce op. */
 template <typename Length>
 Nanoseconds TimeOf(const Charge& charge, Length length) {
   int32_t places = 0;
+  bool any = false;
   for (const ChainSum& sum : charge.sums) {
     int32_t number = 0;
-    for (const ChainPart& part : sum) {
-      number += std::max(0, length(part.chain) - part.less);
-    }
-    places = std::max(places, number);
+    for (const ChainPart& part : sum.parts) number += std::max(0, length(part.chain) - part.less);
+    any = any || number > 0;
+    places = std::max(places, number - sum.less);
   }
-  if (places == 0) return Nanoseconds(0);
-  return std::max(0, places - charge.less) * charge.each + charge.once;
+  return any ? places * charge.each + charge.once : Nanoseconds(0);
 }
 
 }  // namespace
@@ -56,7 +55,7 @@ ChargedTime AddUp(const OpGraph& graph, const std::vector<bool>& barrier,
   std::vector<ChainSet*> sets;
   for (Charge& charge : charges) {
     for (ChainSum& sum : charge.sums) {
-      for (ChainPart& part : sum) sets.push_back(&part.chain);
+      for (ChainPart& part : sum.parts) sets.push_back(&part.chain);
     }
   }
   FindLongestChains(graph, barrier, kMaxSteps, sets);
@@ -67,9 +66,9 @@ ChargedTime AddUp(const OpGraph& graph, const std::vector<bool>& barrier,
     time.total += TimeOf(charge, [](const ChainSet& chain) { return chain.longest; });
     int32_t single = OnlyAllReduceOf(charge, only);
     for (size_t i = 0; i < time.shared.size(); ++i) {
+      auto before = [&](const ChainSet& chain) { return static_cast<int32_t>(chain.before[i]); };
       bool is_own = graph.allreduce_ops()[i] == single;
-      (is_own ? time.own : time.shared)[i] += TimeOf(
-          charge, [&](const ChainSet& chain) { return static_cast<int32_t>(chain.before[i]); });
+      (is_own ? time.own : time.shared)[i] += TimeOf(charge, before);
     }
   }
   return time;

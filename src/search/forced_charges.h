@@ -12,18 +12,21 @@ namespace disco_fuse {
 /*! \brief As many places as the chain is longer than `less`. */
 struct ChainPart {
   ChainSet chain;
-  int32_t less;
+  int32_t less = 0;
 };
 
-/*! \brief The places of all parts together. */
-using ChainSum = std::vector<ChainPart>;
+/*! \brief The places of all parts together, but `less` that other floors have counted. */
+struct ChainSum {
+  std::vector<ChainPart> parts;
+  int32_t less = 0;
+};
 
 /*! \brief Time that is spent once in each of a number of places, besides the floors of ops. */
 struct Charge {
   Nanoseconds each;
-  Nanoseconds once;           /*!< if there is any place */
-  int32_t less;               /*!< places that other floors have counted */
-  std::vector<ChainSum> sums; /*!< all of them hold: the largest counts */
+  Nanoseconds once; /*!< if there is any place */
+  std::vector<ChainSum>
+      sums; /*!< all of them hold: the largest counts; each has all ops that matter */
 };
 
 /*! \brief The same time, added up. */
@@ -36,8 +39,8 @@ struct ChargedTime {
 /*!
  * \brief Counts the chains of all charges.
  *
- * A chain that leads to an allreduce op lies before it. It is the op's own if all ops of the charge
- * that lead to any allreduce op lead to this one only.
+ * A chain that leads to an allreduce op lies before it. A charge is the op's own if all of its ops
+ * that lead to any allreduce op lead to this one only; otherwise it is shared.
  *
  * \param only Per op: the only allreduce op that it leads to, or a negative number; kNoAllReduce
  *     if it leads to none.

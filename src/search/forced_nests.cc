@@ -48,8 +48,8 @@ std::vector<Charge> ForcedNests(const OpGraph& graph, const NestRegions& regions
     if (regions.is_anchor(op)) anchors[regions.region(op)].ops.push_back(regions.anchor(op));
   }
   for (auto& [region, chain] : anchors) {
-    Charge charge{each, Nanoseconds(0), 0, std::vector<ChainSum>(1)};
-    charge.sums[0].push_back({std::move(chain), 0});
+    Charge charge{each, Nanoseconds(0), std::vector<ChainSum>(1)};
+    charge.sums[0].parts.push_back({std::move(chain), 0});
     charges.push_back(std::move(charge));
   }
   return charges;

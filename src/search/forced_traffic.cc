@@ -11,6 +11,7 @@ namespace {
 
 constexpr int32_t kNoFamily = -1;
 constexpr int32_t kExternal = -1;
+constexpr int32_t kNoReader = -1;
 /*! A value joins only a family of which it keeps this share: a matter of tightness, not of truth.
  */
 constexpr double kShareKept = 0.7;
@@ -25,7 +26,7 @@ struct Family {
   Nanoseconds cheapest;
   std::vector<int32_t> readers; /*!< sorted and unique in the end */
   std::vector<int32_t> members; /*!< ops */
-  bool one_reader;              /*!< of a root in memory */
+  int32_t only_reader;          /*!< of a root in memory, whose floor has the reading */
 };
 
 /*! \brief Sorts values into families, ops in topological order. */
@@ -57,7 +58,8 @@ class Families {
     if (readers.empty() || cheapest <= Nanoseconds(0)) return;
     bool in_memory = root == kExternal || barrier_[root];
     *family = static_cast<int32_t>(families_.size());
-    families_.push_back({root, cheapest, {}, {}, in_memory && readers.size() == 1});
+    int32_t only_reader = in_memory && readers.size() == 1 ? readers[0].op : kNoReader;
+    families_.push_back({root, cheapest, {}, {}, only_reader});
     Join(*family, root, readers, cheapest);
   }
 
@@ -141,21 +143,37 @@ Nanoseconds LeastWrite(const OpGraph& graph, const CostModel& model,
   return least;
 }
 
-/*! \brief The readers by region, as far as they are anchors. */
-ChainSum ByRegion(const NestRegions& regions, const Family& family, bool begins_with_root) {
+/*! \brief A chain of all readers, each in a kernel of its own. */
+ChainSum InKernels(const Family& family, bool fused_root) {
+  ChainSum sum{std::vector<ChainPart>(1), family.only_reader == kNoReader ? 0 : 1};
+  ChainPart& part = sum.parts[0];
+  part.less = fused_root ? 1 : 0;
+  if (fused_root) part.chain.ops.push_back({family.root, false});
+  for (int32_t reader : family.readers) part.chain.ops.push_back({reader, false});
+  return sum;
+}
+
+/*! \brief Chains of the readers that are anchors, region by region. */
+ChainSum InRegions(const NestRegions& regions, const Family& family, bool fused_root) {
   std::map<int32_t, ChainPart> parts;
-  if (begins_with_root) {
-    ChainPart& part = parts[regions.region(family.root)];
-    part.chain.ops.push_back(regions.anchor(family.root));
-    part.less = 1;
+  auto add = [&](int32_t op) { parts[regions.region(op)].chain.ops.push_back(regions.anchor(op)); };
+  if (fused_root) {
+    add(family.root);
+    parts[regions.region(family.root)].less = 1;
   }
   for (int32_t reader : family.readers) {
-    if (!regions.is_anchor(reader)) continue;
-    parts[regions.region(reader)].chain.ops.push_back(regions.anchor(reader));
+    if (regions.is_anchor(reader)) add(reader);
   }
   ChainSum sum;
   if (parts.size() < 2) return sum;
-  for (auto& [region, part] : parts) sum.push_back(std::move(part));
+  if (family.only_reader != kNoReader) {
+    if (regions.is_anchor(family.only_reader)) {
+      parts[regions.region(family.only_reader)].less = 1;
+    } else {
+      sum.less = 1;
+    }
+  }
+  for (auto& [region, part] : parts) sum.parts.push_back(std::move(part));
   return sum;
 }
 
@@ -166,21 +184,14 @@ std::vector<Charge> ForcedTraffic(const OpGraph& graph, const CostModel& model,
   std::vector<Charge> charges;
   Families values(graph, model, barrier);
   for (const Family& family : values.families()) {
+    if (family.only_reader != kNoReader && family.readers.size() == 1) continue;
     bool fused_root = family.root != kExternal && !barrier[family.root];
-    if (family.one_reader && family.readers.size() == 1) continue;
-    Charge charge{family.cheapest, Nanoseconds(0), family.one_reader ? 1 : 0,
-                  std::vector<ChainSum>(1)};
-    ChainPart all{{}, fused_root ? 1 : 0};
-    if (fused_root) {
-      all.chain.ops.push_back({family.root, false});
-      charge.once = LeastWrite(graph, model, barrier, family);
-    }
-    for (int32_t reader : family.readers) all.chain.ops.push_back({reader, false});
-    charge.sums[0].push_back(std::move(all));
+    Charge charge{family.cheapest, Nanoseconds(0), {InKernels(family, fused_root)}};
+    if (fused_root) charge.once = LeastWrite(graph, model, barrier, family);
     // A root that may be inlined is in several nests.
     if (!fused_root || regions.is_anchor(family.root)) {
-      ChainSum sum = ByRegion(regions, family, fused_root);
-      if (!sum.empty()) charge.sums.push_back(std::move(sum));
+      ChainSum sum = InRegions(regions, family, fused_root);
+      if (!sum.parts.empty()) charge.sums.push_back(std::move(sum));
     }
     charges.push_back(std::move(charge));
   }
