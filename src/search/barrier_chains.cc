@@ -102,19 +102,21 @@ class Pass {
 
 }  // namespace
 
-void FindLongestChains(const OpGraph& graph, const std::vector<bool>& barrier, int64_t max_steps,
-                       const std::vector<ChainSet*>& sets) {
+int64_t FindLongestChains(const OpGraph& graph, const std::vector<bool>& barrier, int64_t max_steps,
+                          const std::vector<ChainSet*>& sets) {
   Pass pass(graph, barrier);
+  int64_t steps = 0;
   for (size_t first = 0; first < sets.size(); first += kLanes) {
     size_t last = std::min(first + kLanes, sets.size());
-    if (max_steps > 0) {
-      max_steps -= pass.Run(sets, first, last);
+    if (steps < max_steps) {
+      steps += pass.Run(sets, first, last);
     } else {
       for (size_t i = first; i < last; ++i) {
         sets[i]->before.assign(graph.allreduce_ops().size(), 0);
       }
     }
   }
+  return steps;
 }
 
 }  // namespace disco_fuse

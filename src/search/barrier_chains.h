@@ -37,10 +37,12 @@ struct ChainSet {
 
 /*!
  * \brief Fills in the results of `sets`, in passes over the graph of 64 sets each.
- * \param max_steps Data edges to follow in all; the sets beyond them keep chains of length 0.
+ * \param max_steps After so many ops and data edges no further pass begins: the sets that are left
+ *     keep chains of length 0.
+ * \return The number of ops and data edges followed.
  */
-void FindLongestChains(const OpGraph& graph, const std::vector<bool>& barrier, int64_t max_steps,
-                       const std::vector<ChainSet*>& sets);
+int64_t FindLongestChains(const OpGraph& graph, const std::vector<bool>& barrier, int64_t max_steps,
+                          const std::vector<ChainSet*>& sets);
 
 }  // namespace disco_fuse
 

@@ -9,6 +9,7 @@ namespace {
 
 /*! \brief Bounds the time of one lower bound to a few seconds: beyond it charges are left out. */
 constexpr int64_t kMaxSteps = 200000000;
+constexpr size_t kSetsAtOnce = 1024;
 
 int32_t FirstOp(const Charge& charge) {
   int32_t first = std::numeric_limits<int32_t>::max();
@@ -45,6 +46,18 @@ Nanoseconds TimeOf(const Charge& charge, Length length) {
   return any ? places * charge.each + charge.once : Nanoseconds(0);
 }
 
+/*! \brief Adds the time of one charge whose chains are known. */
+void Add(const OpGraph& graph, const std::vector<int32_t>& only, const Charge& charge,
+         ChargedTime* time) {
+  time->total += TimeOf(charge, [](const ChainSet& chain) { return chain.longest; });
+  int32_t single = OnlyAllReduceOf(charge, only);
+  for (size_t i = 0; i < time->shared.size(); ++i) {
+    auto before = [&](const ChainSet& chain) { return static_cast<int32_t>(chain.before[i]); };
+    bool is_own = graph.allreduce_ops()[i] == single;
+    (is_own ? time->own : time->shared)[i] += TimeOf(charge, before);
+  }
+}
+
 }  // namespace
 
 ChargedTime AddUp(const OpGraph& graph, const std::vector<bool>& barrier,
@@ -52,23 +65,23 @@ ChargedTime AddUp(const OpGraph& graph, const std::vector<bool>& barrier,
   // Sets that begin late need less of the graph: they go together.
   std::stable_sort(charges.begin(), charges.end(),
                    [](const Charge& a, const Charge& b) { return FirstOp(a) > FirstOp(b); });
-  std::vector<ChainSet*> sets;
-  for (Charge& charge : charges) {
-    for (ChainSum& sum : charge.sums) {
-      for (ChainPart& part : sum.parts) sets.push_back(&part.chain);
-    }
-  }
-  FindLongestChains(graph, barrier, kMaxSteps, sets);
   ChargedTime time;
   time.shared.assign(graph.allreduce_ops().size(), Nanoseconds(0));
   time.own = time.shared;
-  for (const Charge& charge : charges) {
-    time.total += TimeOf(charge, [](const ChainSet& chain) { return chain.longest; });
-    int32_t single = OnlyAllReduceOf(charge, only);
-    for (size_t i = 0; i < time.shared.size(); ++i) {
-      auto before = [&](const ChainSet& chain) { return static_cast<int32_t>(chain.before[i]); };
-      bool is_own = graph.allreduce_ops()[i] == single;
-      (is_own ? time.own : time.shared)[i] += TimeOf(charge, before);
+  int64_t max_steps = kMaxSteps;
+  size_t first = 0;
+  while (first < charges.size()) {
+    std::vector<ChainSet*> sets;
+    size_t last = first;
+    for (; last < charges.size() && sets.size() < kSetsAtOnce; ++last) {
+      for (ChainSum& sum : charges[last].sums) {
+        for (ChainPart& part : sum.parts) sets.push_back(&part.chain);
+      }
+    }
+    max_steps -= FindLongestChains(graph, barrier, max_steps, sets);
+    for (; first < last; ++first) {
+      Add(graph, only, charges[first], &time);
+      charges[first] = {};  // or every gradient would be kept for every chain
     }
   }
   return time;

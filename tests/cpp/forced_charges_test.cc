@@ -197,6 +197,15 @@ TEST(ForcedTraffic, NestsOfUnlikeRowsReadForThemselves) {
   ExpectTight(builder, (5 + 1) + (5 + 2) + 2 + 2 + 1);  // x twice, sum written and read, result
 }
 
+TEST(ForcedTraffic, AnInlinedReaderCountsOneOfItsNests) {
+  GraphBuilder builder;
+  int32_t inlined = builder.Elemwise({builder.Library({})});
+  int32_t sum = builder.Reduce({inlined});
+  builder.op(sum).rows = 1;
+  builder.Elemwise({inlined, sum});
+  ExpectTight(builder, (5 + 1) + (5 + 2) + 2 + 2 + 1);  // as above
+}
+
 TEST(ForcedCharges, TellsWhatIsSharedFromWhatIsOwn) {
   GraphBuilder builder;
   int32_t x = builder.Library({});
