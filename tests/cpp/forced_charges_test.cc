@@ -133,6 +133,18 @@ TEST(TrafficFloor, ReadsBeyondTheBytesOfTheOpMayBeFree) {
   EXPECT_NEAR(static_cast<double>(model.TrafficFloor(graph, a, 400).count()), 250, 2);
 }
 
+TEST(TrafficFloor, ACopyMayReadBeyondTheBytesOfTheOp) {
+  GraphBuilder builder;
+  int32_t shared = builder.Library({});
+  int32_t alone = builder.Library({});
+  int32_t a = builder.Elemwise({shared, alone});
+  builder.Elemwise({shared, a});
+  builder.op(a).bytes_read = 400;  // of 800; its floor has all that it reads of `alone`
+  OpGraph graph = builder.Build();
+  RooflineCostModel model(graph, Device(), {});
+  EXPECT_EQ(model.TrafficFloor(graph, a, 400), Nanoseconds(0));
+}
+
 /*! \brief Expects that the compute floor is reached by the best of all strategies. */
 void ExpectTight(const GraphBuilder& builder, int64_t floor_us) {
   OpGraph graph = builder.Build();
