@@ -20,6 +20,10 @@ std::string DescribeGroup(const OpGraph& graph, const Group& group) {
 
 Nanoseconds CostModel::Floor(const OpGraph&, int32_t) const { return Nanoseconds(0); }
 
+Nanoseconds CostModel::TrafficFloor(const OpGraph&, int32_t, int64_t) const {
+  return Nanoseconds(0);
+}
+
 Nanoseconds ToNanoseconds(double us, const std::string& model, const OpGraph& graph,
                           const Group& group) {
   // A day is no kernel: beyond it a sum of nanoseconds could overflow.

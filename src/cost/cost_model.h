@@ -35,14 +35,24 @@ class CostModel {
   /*!
    * \brief A time that `op` adds to every unit that computes it, in every strategy.
    *
-   * This and the next two enter the lower bound only: the time of a unit is at least LaunchFloor
-   * plus the floors of its members. 0 is always true.
+   * This and the next four enter the lower bound only: the time of a unit is at least LaunchFloor
+   * plus the floors of its members, and NestFloor and TrafficFloor add to that. 0 is always true.
    */
   virtual Nanoseconds Floor(const OpGraph& graph, int32_t op) const;
   /*! \brief The same for the unit that is the home of `op`; at least Floor. */
   virtual Nanoseconds HomeFloor(const OpGraph& graph, int32_t op) const { return Floor(graph, op); }
   /*! \brief A time that every kernel takes besides the floors of its members. */
   virtual Nanoseconds LaunchFloor() const { return Nanoseconds(0); }
+  /*! \brief A time that every loop nest (loop_nests.h) but the first of a kernel takes besides. */
+  virtual Nanoseconds NestFloor() const { return Nanoseconds(0); }
+  /*!
+   * \brief A time that reading or writing a value of `bytes` adds where `op` does it.
+   *
+   * Holds once for each loop nest and value that the op reads from memory there, reading it before
+   * other ops of the nest, and once for each writing of its own value; unless Floor and HomeFloor
+   * say that they count that value.
+   */
+  virtual Nanoseconds TrafficFloor(const OpGraph& graph, int32_t op, int64_t bytes) const;
 };
 
 /*! \brief Rounds to whole nanoseconds; throws naming model and group if `us` is no duration. */

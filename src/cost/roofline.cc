@@ -91,6 +91,10 @@ RooflineCostModel::RooflineCostModel(const OpGraph& graph, DeviceSpec device,
     compute_us_.push_back(compute_us);
     us_per_byte_.push_back(us_per_byte);
     time_us_.push_back(op_times_us.empty() ? roofline_us : op_times_us[id]);
+    num_consumers_.push_back(0);
+    for (const DataEnd& end : graph.consumers(id)) {
+      num_consumers_[id] += CanBeFused(graph.op(end.op)) ? 1 : 0;
+    }
     for (const ValueRead& read : graph.external_reads(id)) {
       if (static_cast<size_t>(read.value) >= num_readers_.size())
         num_readers_.resize(read.value + 1);
@@ -162,11 +166,7 @@ double RooflineCostModel::LessTraffic(const OpGraph& graph, int32_t op, int64_t 
 int64_t RooflineCostModel::RemovableReads(const OpGraph& graph, int32_t op) const {
   int64_t bytes = 0;
   for (const DataEnd& end : graph.producers(op)) {
-    int32_t num_readers = 0;
-    for (const DataEnd& reader : graph.consumers(end.op)) {
-      num_readers += CanBeFused(graph.op(reader.op)) ? 1 : 0;
-    }
-    if (CanBeFused(graph.op(end.op)) || num_readers > 1) bytes += end.bytes;
+    if (CanBeFused(graph.op(end.op)) || num_consumers_[end.op] > 1) bytes += end.bytes;
   }
   for (const ValueRead& read : graph.external_reads(op)) {
     if (num_readers_[read.value] > 1) bytes += read.bytes;
@@ -190,6 +190,30 @@ Nanoseconds RooflineCostModel::HomeFloor(const OpGraph& graph, int32_t op) const
 
 Nanoseconds RooflineCostModel::LaunchFloor() const {
   return Nanoseconds(static_cast<int64_t>(device_.launch_us * 1000.0));
+}
+
+Nanoseconds RooflineCostModel::NestFloor() const {
+  return Nanoseconds(static_cast<int64_t>(device_.nest_us * 1000.0));
+}
+
+/*! \brief Microseconds that a byte saved takes off the op, above the floor of its operations. */
+double RooflineCostModel::RateOf(const OpGraph& graph, int32_t op) const {
+  double bytes = static_cast<double>(graph.op(op).bytes_read + graph.op(op).bytes_written);
+  return bytes > 0 ? std::min(us_per_byte_[op], time_us_[op] / bytes) : 0;
+}
+
+Nanoseconds RooflineCostModel::TrafficFloor(const OpGraph& graph, int32_t op, int64_t bytes) const {
+  double rate = RateOf(graph, op);
+  int64_t removable = RemovableReads(graph, op) + graph.op(op).bytes_written;
+  double hidden =
+      LessTraffic(graph, op, removable) - (time_us_[op] - rate * static_cast<double>(removable));
+  int64_t all = graph.op(op).bytes_written;
+  for (const DataEnd& end : graph.producers(op)) all += end.bytes;
+  for (const ValueRead& read : graph.external_reads(op)) all += read.bytes;
+  int64_t beyond = all - graph.op(op).bytes_read - graph.op(op).bytes_written;
+  double slack = std::max(hidden, rate * static_cast<double>(std::max<int64_t>(beyond, 0)));
+  double us = rate * static_cast<double>(bytes) * (1 - 1e-9) - slack;
+  return Nanoseconds(std::max<int64_t>(0, static_cast<int64_t>(us * 1000.0)));
 }
 
 }  // namespace disco_fuse

@@ -68,6 +68,18 @@ class RooflineCostModel : public CostModel {
    */
   Nanoseconds HomeFloor(const OpGraph& graph, int32_t op) const override;
   Nanoseconds LaunchFloor() const override;
+  Nanoseconds NestFloor() const override;
+  /*!
+   * \brief The bytes at the rate r of the op, less what they may hide behind its operations.
+   *
+   * With r = min(u, t / bytes), each computation of an op takes at least f = max(its operations,
+   * t - r R), where all R removable bytes are gone, and t - r (R - k) if k of them stay. So values
+   * of k1 + k2 + ... = k bytes add at least r k - (f - (t - r R)), and if any single one of them is
+   * larger than this slack, no less than the sum of max(0, r ki - slack). A further computation
+   * (a copy, or one inlined in another root), which no floor counts, takes at least r k less r
+   * times what reads and write exceed `bytes` by.
+   */
+  Nanoseconds TrafficFloor(const OpGraph& graph, int32_t op, int64_t bytes) const override;
 
  private:
   struct Scratch;
@@ -76,14 +88,16 @@ class RooflineCostModel : public CostModel {
                   Scratch* scratch) const;
   double LessTraffic(const OpGraph& graph, int32_t op, int64_t saved_bytes) const;
   int64_t RemovableReads(const OpGraph& graph, int32_t op) const;
+  double RateOf(const OpGraph& graph, int32_t op) const;
 
   std::string name_ = "roofline";
   DeviceSpec device_;
   Hash128 graph_digest_;
-  std::vector<double> time_us_;      /*!< per op: t_o */
-  std::vector<double> compute_us_;   /*!< per op: flops / peak of its class */
-  std::vector<double> us_per_byte_;  /*!< per op: 1 / bandwidth of its class */
-  std::vector<int32_t> num_readers_; /*!< per external value: ops that can be fused */
+  std::vector<double> time_us_;        /*!< per op: t_o */
+  std::vector<double> compute_us_;     /*!< per op: flops / peak of its class */
+  std::vector<double> us_per_byte_;    /*!< per op: 1 / bandwidth of its class */
+  std::vector<int32_t> num_readers_;   /*!< per external value: ops that can be fused */
+  std::vector<int32_t> num_consumers_; /*!< per op: the same */
 };
 
 }  // namespace disco_fuse

@@ -1,14 +1,15 @@
 #include "search/compute_floor.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "search/forced_charges.h"
+#include "search/forced_nests.h"
+#include "search/forced_traffic.h"
 #include "strategy/legality.h"
 
 namespace disco_fuse {
 namespace {
-
-constexpr int32_t kNone = -1;
-constexpr int32_t kSeveral = -2;
 
 /*! \brief Time of each op as far as no strategy changes it. */
 struct Floors {
@@ -59,13 +60,13 @@ std::vector<int32_t> KernelsOnPath(const OpGraph& graph, const std::vector<bool>
   return kernels;
 }
 
-/*! \brief Per op the only allreduce op that it leads to, or kNone, or kSeveral. */
+/*! \brief Per op the only allreduce op that it leads to, or kNoAllReduce, or kSeveralAllReduces. */
 std::vector<int32_t> OnlyAllReduce(const OpGraph& graph) {
-  std::vector<int32_t> only(graph.num_ops(), kNone);
+  std::vector<int32_t> only(graph.num_ops(), kNoAllReduce);
   for (int32_t op = graph.num_ops() - 1; op >= 0; --op) {
     auto add = [&](int32_t other) {
-      if (other == kNone || other == only[op]) return;
-      only[op] = only[op] == kNone ? other : kSeveral;
+      if (other == kNoAllReduce || other == only[op]) return;
+      only[op] = only[op] == kNoAllReduce ? other : kSeveralAllReduces;
     };
     for (const DataEnd& end : graph.consumers(op)) {
       if (graph.IsAllReduce(end.op)) add(end.op);
@@ -108,6 +109,17 @@ Nanoseconds After(const OpGraph& graph, const Floors& floors, Nanoseconds launch
   return has_kernel ? sum + launch : sum;
 }
 
+/*! \brief All charges: traffic, and nests at `nest` each. */
+ChargedTime Charged(const OpGraph& graph, const CostModel& model, const std::vector<bool>& barrier,
+                    const std::vector<int32_t>& only, Nanoseconds nest) {
+  NestRegions regions(graph, barrier);
+  std::vector<Charge> charges = ForcedNests(graph, regions, nest);
+  for (Charge& charge : ForcedTraffic(graph, model, barrier, regions)) {
+    charges.push_back(std::move(charge));
+  }
+  return AddUp(graph, barrier, only, std::move(charges));
+}
+
 }  // namespace
 
 ComputeFloor FindComputeFloor(const OpGraph& graph, const CostModel& model) {
@@ -115,16 +127,20 @@ ComputeFloor FindComputeFloor(const OpGraph& graph, const CostModel& model) {
   std::vector<int32_t> kernels = KernelsOnPath(graph, floors.barrier);
   std::vector<int32_t> only = OnlyAllReduce(graph);
   Nanoseconds launch = model.LaunchFloor();
+  Nanoseconds nest = std::min(launch, model.NestFloor());
+  ChargedTime charged = Charged(graph, model, floors.barrier, only, nest);
   ComputeFloor result;
   int32_t most_kernels = 0;
   for (int32_t op = 0; op < graph.num_ops(); ++op) {
     result.total += floors.home[op];
     most_kernels = std::max(most_kernels, kernels[op]);
   }
-  result.total += most_kernels * launch;
-  for (int32_t allreduce : graph.allreduce_ops()) {
-    GradientFloor floor{graph.op(allreduce).bytes_written, kernels[allreduce] * launch,
-                        Nanoseconds(0), After(graph, floors, launch, allreduce)};
+  result.total += most_kernels * (launch - nest) + charged.total;
+  for (size_t i = 0; i < graph.allreduce_ops().size(); ++i) {
+    int32_t allreduce = graph.allreduce_ops()[i];
+    GradientFloor floor{graph.op(allreduce).bytes_written,
+                        kernels[allreduce] * (launch - nest) + charged.shared[i], charged.own[i],
+                        After(graph, floors, launch, allreduce)};
     AddBefore(graph, floors, only, allreduce, &floor);
     result.gradients.push_back(floor);
   }

@@ -21,8 +21,8 @@ namespace disco_fuse {
  */
 struct GradientFloor {
   int64_t bytes;
-  Nanoseconds shared; /*!< ancestors that lead to other AllReduces too, and launches before it */
-  Nanoseconds own;    /*!< ancestors that lead to no other AllReduce */
+  Nanoseconds shared; /*!< ancestors that lead to other AllReduces too; launches, charges */
+  Nanoseconds own;    /*!< ancestors that lead to no other AllReduce, and their charges */
   Nanoseconds after;  /*!< what waits for it */
 };
 
@@ -44,6 +44,9 @@ struct ComputeFloor {
  * * Launches: along a path, the op before a barrier has its home before it, and the op after a
  *   barrier has its home behind it, so that two ops with a barrier in between are in different
  *   kernels. Their number is the largest number of runs of non-barriers on a path.
+ * * Nests and traffic: ForcedNests and ForcedTraffic, which name places no two of which are one
+ *   nest. With k kernels and n >= k nests, launches take L k + N (n - k) >= (L - N) k + N n, where
+ *   L is LaunchFloor, and N is NestFloor or L if that is less.
  */
 ComputeFloor FindComputeFloor(const OpGraph& graph, const CostModel& model);
 
