@@ -183,8 +183,7 @@ class Backtracking {
     saw_new_ = saw_new_ || is_new;
     saw_itself_ = saw_itself_ || child.edits.empty();
     if (is_new) {
-      Nanoseconds time = near_.Schedule(child.slot);
-      entry->second = memory_limit_.Cost(child.grouping, near_.Order(child.slot), time);
+      entry->second = CostOf(child);
     }
     if (is_new && !child.edits.empty()) ++num_unseen_;
     Nanoseconds makespan = entry->second;
@@ -198,6 +197,13 @@ class Backtracking {
     if (improved) makespan_ = makespan;
     unchanged_ = improved ? 0 : unchanged_ + 1;
     Report(improved);
+  }
+
+  Nanoseconds CostOf(const Child& child) {
+    Nanoseconds time = near_.Schedule(child.slot);
+    // The order of most candidates is never asked for: a second run makes it.
+    if (!memory_limit_.IsSet()) return time;
+    return memory_limit_.Cost(child.grouping, near_.Order(child.slot), time);
   }
 
   void Report(bool improved) {
