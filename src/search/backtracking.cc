@@ -102,7 +102,9 @@ class Backtracking {
   void AddStart(const Strategy& strategy, int32_t start) {
     parent_.Load(strategy);
     Nanoseconds time = near_.Settle(parent_);
-    Nanoseconds makespan = memory_limit_.Cost(parent_, near_.BaseOrder(), time);
+    near_.Price({&parent_});
+    const std::vector<int32_t>& order = near_.Order(0);
+    Nanoseconds makespan = memory_limit_.Cost(parent_, order, time);
     visited_.emplace(strategy.hash(), makespan);
     if (start == 0 || makespan < best_start_makespan_) {
       best_start_ = start;
@@ -110,7 +112,7 @@ class Backtracking {
     }
     int32_t node = AddNode(-1 - start, {});
     if (start == 0 || makespan < makespan_) {
-      SetBest(parent_.ToStrategy(near_.BaseOrder()), node);
+      SetBest(parent_.ToStrategy(order), node);
       makespan_ = makespan;
     }
     if (start == 0) initial_makespan_ = time;

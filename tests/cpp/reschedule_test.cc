@@ -126,8 +126,9 @@ class Walk {
     durations_ = reference.durations();
     live_.MoveTo(grouping);
     ExpectSameUnits(live_, reference.units());
-    EXPECT_EQ(rescheduler_.Run(live_, durations_), reference.makespan());
+    EXPECT_EQ(rescheduler_.Run(live_, durations_, /*in_full=*/true), reference.makespan());
     EXPECT_EQ(rescheduler_.order(), reference.Order());
+    EXPECT_EQ(rescheduler_.Run(live_, durations_, /*in_full=*/false), reference.makespan());
   }
   void Settle(const Grouping& grouping) {
     Visit(grouping);
