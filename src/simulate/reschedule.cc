@@ -56,10 +56,9 @@ void Rescheduler::ForgetBase() {
 
 void Rescheduler::SetBase(const LiveUnits& units, const std::vector<int64_t>& durations_ns) {
   ForgetBase();
-  base_limit_ = limit_;
-  for (int32_t unit : order_) {
+  for (size_t i = 0; i < std::min(num_walked_, order_.size()); ++i) {
+    int32_t unit = order_[i];
     if (units.IsBucket(unit)) continue;
-    if (units.IsLate(unit) || units.Key(unit) >= limit_) break;
     place_[unit] = static_cast<int32_t>(prefix_.size());
     time_before_.push_back(time_before_.back() + durations_ns[unit]);
     prefix_.push_back(unit);
@@ -102,7 +101,8 @@ void Rescheduler::Begin(const LiveUnits& units, const std::vector<int64_t>& dura
   cursor_ = num_deviations_ = 0;
   // A collective of a collective is ready in the middle of a unit: then nothing is skipped.
   limit_ = has_nested_buckets_ ? 0 : units.SmallestLateKey();
-  checks_keys_ = limit_ < base_limit_ || (limit_ >> 32 != kNotUrgent && !units.postponed().empty());
+  alarm_ = has_nested_buckets_ ? 0 : kNoAlarm;
+  num_walked_ = std::numeric_limits<size_t>::max();
   extras_.clear();
   deferred_.clear();
   order_.clear();
@@ -276,24 +276,24 @@ void Rescheduler::Walk() {
 
 /*! \brief Issues what the base issues; false where the prefix ends. */
 bool Rescheduler::Glide(int32_t until) {
-  int32_t end = until;
-  if (checks_keys_) {
-    end = cursor_;
-    while (end < until && units_->Key(prefix_[end]) < limit_) ++end;
-  }
   auto release_is_before = [&](int32_t place) {
     return next_release_ < releases_.size() && releases_[next_release_].place < place;
   };
   // Those were released, or not, by the units that have been issued one by one.
   while (release_is_before(cursor_)) ++next_release_;
-  while (cursor_ < end) {
-    Advance(release_is_before(end) ? releases_[next_release_].place + 1 : end);
+  while (cursor_ < until) {
+    int32_t stop = release_is_before(until) ? releases_[next_release_].place + 1 : until;
+    if (alarm_ != kNoAlarm) {
+      if (Ends(units_->Key(prefix_[cursor_]))) return false;
+      stop = cursor_ + 1;
+    }
+    Advance(stop);
     for (; release_is_before(cursor_); ++next_release_) {
       int32_t bucket = releases_[next_release_].bucket;
       if (!IsChanged(bucket)) IssueBucket(bucket);
     }
   }
-  return end == until;
+  return true;
 }
 
 /*! \brief Issues units that release nothing but one another, and at the end maybe a bucket. */
@@ -324,7 +324,7 @@ bool Rescheduler::Merge() {
     deferred_.push_back(unit);
     return true;
   }
-  if (key >= limit_) return false;
+  if (Ends(key)) return false;
   ++cursor_;
   IssueCompute(unit);
   ReleaseFrom(unit);
@@ -341,7 +341,7 @@ void Rescheduler::Pass(int32_t unit) {
 }
 
 bool Rescheduler::IssueExtra() {
-  if (extras_.front() >= limit_) return false;
+  if (Ends(extras_.front())) return false;
   std::pop_heap(extras_.begin(), extras_.end(), std::greater<uint64_t>());
   int32_t unit = static_cast<int32_t>(extras_.back() & 0xffffffffU);
   extras_.pop_back();

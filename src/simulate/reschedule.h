@@ -18,13 +18,14 @@ namespace disco_fuse {
  *     now    a b . d . f x g . e h | ...    glide a b, merge c..h with the extras x and e, glide
  *            `glide' `-- merge --'          h to the end of the prefix, and then list scheduling
  *
- * No unit of the prefix waits for a bucket or competes with one that does, so that its order does
- * not depend on time. Of units with unchanged key and predecessors, those that are ready in both
- * strategies are chosen in the base's order; all others that are ready ("extras") are in a heap.
- * A unit that only became less urgent keeps its place if it overtakes none that way. While there
- * are no extras, and both have issued the same units, the base's order is the order and only time
- * has to be counted: from one bucket that the base releases to the next. What comes behind the
- * prefix is scheduled as ListScheduler does it.
+ * No unit of the prefix waits for a bucket or competes with one that does (which it may once the
+ * first bucket that such a unit reads is over: the alarm), so that its order does not depend on
+ * time. Of units with unchanged key and predecessors, those that are ready in both strategies are
+ * chosen in the base's order; all others that are ready ("extras") are in a heap. A unit that only
+ * became less urgent keeps its place if it overtakes none that way. While there are no extras, and
+ * both have issued the same units, the base's order is the order and only time has to be counted:
+ * from one bucket that the base releases to the next. What comes behind the prefix is scheduled as
+ * ListScheduler does it.
  *
  *     compute        | prefix ........ |= w0 =|   |= w1 =|     once all buckets are issued, and
  * slow communication  | b1 |    b2   |     b3      |            nothing down any more, the end
@@ -51,6 +52,7 @@ class Rescheduler {
 
  private:
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+  static constexpr int64_t kNoAlarm = std::numeric_limits<int64_t>::max();
   /*! \brief What is known of a unit that is not where the base has it. */
   enum State : uint32_t { kAsInBase = 0, kDeferred = 1, kExtra = 2, kIssued = 3 };
   struct Attention {
@@ -86,6 +88,7 @@ class Rescheduler {
   void MarkChanged(int32_t unit);
   void Walk();
   bool Glide(int32_t until);
+  bool Ends(uint64_t key) const { return key >= limit_ && now_ >= alarm_; }
   void Advance(int32_t stop);
   bool Merge();
   void Pass(int32_t unit);
@@ -112,6 +115,7 @@ class Rescheduler {
   void SettleBuckets();
   void IssueBuckets();
   void IssueBucket(int32_t bucket);
+  bool HasUrgentDependent(int32_t bucket) const;
 
   const LiveUnits* units_ = nullptr;
   const int64_t* durations_ = nullptr;
@@ -125,7 +129,6 @@ class Rescheduler {
   std::vector<int32_t> rest_;        /*!< its other compute units */
   std::vector<int64_t> base_work_;   /*!< per unit: the duration of a compute unit, otherwise 0 */
   int64_t total_base_work_ = 0;
-  uint64_t base_limit_ = 0;         /*!< no unit of the prefix has this key or a larger one */
   std::vector<int32_t> level_;      /*!< per unit: its urgency, kNotUrgent if it is late */
   std::vector<int32_t> level_size_; /*!< per urgency: how many units that are not late have it */
   std::vector<int32_t> level_min_;  /*!< per urgency: the smallest of them */
@@ -143,7 +146,8 @@ class Rescheduler {
   int32_t cursor_ = 0;         /*!< the next unit of prefix_ */
   int32_t num_deviations_ = 0; /*!< units issued here and not there, or the other way round */
   uint64_t limit_ = 0;         /*!< a unit with this key or a larger one is not in the prefix */
-  bool checks_keys_ = false;   /*!< units that glide may have such keys */
+  int64_t alarm_ = 0;          /*!< from this time on */
+  size_t num_walked_ = 0;      /*!< of order_: the prefix, with the buckets */
   bool in_full_ = false;
   int32_t num_left_ = 0;         /*!< units to be issued */
   int64_t work_left_ = 0;        /*!< sum of durations of the compute units among them */

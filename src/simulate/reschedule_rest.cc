@@ -76,8 +76,10 @@ void Rescheduler::ScheduleRest() {
     if (EndIsKnown()) return;
     if (!ready_.empty()) {
       std::pop_heap(ready_.begin(), ready_.end(), std::greater<uint64_t>());
-      int32_t unit = static_cast<int32_t>(ready_.back() & 0xffffffffU);
+      uint64_t key = ready_.back();
+      int32_t unit = static_cast<int32_t>(key & 0xffffffffU);
       ready_.pop_back();
+      if (Ends(key) || units_->IsLate(unit)) num_walked_ = std::min(num_walked_, order_.size());
       IssueCompute(unit);
       // Buckets that end meanwhile come first: what they release is ready at the same time.
       FinishBuckets();
@@ -147,6 +149,15 @@ void Rescheduler::IssueBucket(int32_t bucket) {
   in_flight_.emplace_back(communication_free_, bucket);
   order_.push_back(bucket);
   --num_left_;
+  if (alarm_ == kNoAlarm && HasUrgentDependent(bucket)) alarm_ = communication_free_;
+}
+
+bool Rescheduler::HasUrgentDependent(int32_t bucket) const {
+  if (limit_ >> 32 == kNotUrgent) return false;
+  for (int32_t after : units_->successors(bucket)) {
+    if (units_->IsUrgentDependent(after)) return true;
+  }
+  return false;
 }
 
 }  // namespace disco_fuse

@@ -55,6 +55,8 @@ class LiveUnits {
   int32_t urgency(int32_t unit) const { return facts_[unit].urgency; }
   /*! \brief A bucket, a unit that depends on one, or one that is not urgent. */
   bool IsLate(int32_t unit) const { return late_[unit] != 0; }
+  /*! \brief A compute unit that needs a bucket, directly or not, and is urgent all the same. */
+  bool IsUrgentDependent(int32_t unit) const;
   /*! \brief By which the list scheduler chooses among compute units: urgency, then name. */
   uint64_t Key(int32_t unit) const { return KeyOf(facts_[unit].urgency, unit); }
   /*! \brief The smallest key of a compute unit that depends on a bucket, or of those without
@@ -129,7 +131,6 @@ class LiveUnits {
   int32_t FindUrgency(int32_t unit) const;
   void SettleUrgency();
   void SettleLate();
-  bool IsUrgentDependent(int32_t unit) const;
   void Push(int32_t unit, bool last_first);
   int32_t Pop();
 
