@@ -243,9 +243,16 @@ void Grouping::Prune(std::vector<int32_t> ops) {
 bool Grouping::PruneOp(int32_t op) {
   bool read_outside = graph_->MustWrite(op);
   users_.clear();
+  size_t first = FirstCopy(op);
+  size_t last = first + num_copies_of_[op];
+  auto holds = [&](int32_t group) {
+    size_t i = first;
+    while (i < last && copies_[i].group != group) ++i;
+    return i < last || home_[op] == group;
+  };
   for (const DataEnd& end : graph_->consumers(op)) {
     ForEachHolder(end.op, [&](int32_t group) {
-      if (Holds(group, op)) {
+      if (holds(group)) {
         users_.push_back(group);
       } else {
         read_outside = true;
@@ -256,7 +263,7 @@ bool Grouping::PruneOp(int32_t op) {
     return std::find(users_.begin(), users_.end(), group) != users_.end();
   };
   bool changed = false;
-  for (size_t i = FirstCopy(op); i < copies_.size() && copies_[i].op == op;) {
+  for (size_t i = first; i < copies_.size() && copies_[i].op == op;) {
     if (is_user(copies_[i].group)) {
       ++i;
     } else {

@@ -55,7 +55,8 @@ class Grouping {
   /*! \brief Groups in a topological order, one place for each op; -1 where there is none. */
   const std::vector<int32_t>& order() const { return order_.values(); }
   bool Holds(int32_t group, int32_t op) const {
-    return home_[op] == group || (num_copies_of_[op] > 0 && HoldsCopy(group, op));
+    return home_[op] == group ||
+           (num_copies_of_[op] > 0 && group_copies_[group] > 0 && HoldsCopy(group, op));
   }
   /*! \brief Members including copies, ascending. */
   void Members(int32_t group, std::vector<int32_t>* members) const;
