@@ -99,8 +99,10 @@ class Reference {
 
 void ExpectSameUnits(const LiveUnits& live, const UnitGraph& units) {
   ASSERT_EQ(live.num_units(), units.num_units());
+  int32_t num_buckets = 0;
   for (int32_t unit = 0; unit < units.num_units(); ++unit) {
     int32_t name = units.representative(unit);
+    num_buckets += units.kind(unit) == UnitKind::kBucket ? 1 : 0;
     ASSERT_TRUE(live.exists(name));
     EXPECT_EQ(live.content(name), units.content(unit));
     EXPECT_EQ(live.IsBucket(name), units.kind(unit) == UnitKind::kBucket);
@@ -113,6 +115,7 @@ void ExpectSameUnits(const LiveUnits& live, const UnitGraph& units) {
     EXPECT_EQ(ToSet(live.successors(name)), ToSet(after));
     EXPECT_EQ(live.successors(name).size(), after.size());
   }
+  EXPECT_EQ(live.num_buckets(), num_buckets);
 }
 
 /*! \brief A walk over strategies of one graph, each judged in both ways. */
