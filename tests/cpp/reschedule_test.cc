@@ -200,6 +200,29 @@ TEST(Reschedule, ACollectiveOfACollectiveStartsWhileTheBaseGlides) {
   }
 }
 
+TEST(Reschedule, ABucketWaitsForAProducerThatItselfWaitsForABucketNow) {
+  for (int32_t length = 1; length < 40 && !HasFailure(); ++length) {
+    GraphBuilder builder;
+    int32_t first = builder.Elemwise({});
+    int32_t average = builder.AllReduce(first);
+    int32_t early = builder.Elemwise({first});
+    int32_t reader = builder.Elemwise({average, early});
+    int32_t last = first;
+    for (int32_t i = 0; i < length; ++i) last = builder.Elemwise({last});
+    int32_t a = builder.AllReduce(early), b = builder.AllReduce(last);
+    OpGraph graph = builder.Build();
+    FusionLimits limits;
+    limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+    Walk walk(graph, 1000, 1000);
+    Grouping grouping(graph);
+    ASSERT_TRUE(ApplyEdit(limits, {EditKind::kMergeBuckets, a, b}, &grouping).allowed());
+    walk.Settle(grouping);
+    // The bucket keeps its producers, the early one and the last one, by name.
+    ASSERT_TRUE(ApplyEdit(limits, {EditKind::kFuse, early, reader}, &grouping).allowed());
+    walk.Visit(grouping);
+  }
+}
+
 TEST(Reschedule, EqualsTheFullScheduleOnTrainingGraphs) {
   Rng rng(3);
   int64_t num_edits = 0;
