@@ -59,7 +59,8 @@ class Backtracking {
     bool goes_on = stop_reason_ != StopReason::kInterrupted;
     queue_.Clear();
     followed_.clear();
-    queue_.Push({makespan_, best_.front(), best_node_});
+    parent_.Load(best_.front());
+    queue_.Push({makespan_, parent_.Hash(), parent_.Save(), best_node_});
     for (size_t i = 0; i < initial.size(); ++i) AddStart(initial[i], static_cast<int32_t>(i) + 1);
     if (!goes_on) return;
     phase_ = 1;
@@ -86,10 +87,10 @@ class Backtracking {
   /*! \brief Judges the children of a strategy, and decides whether it shall have more of them. */
   void Follow(Candidate candidate) {
     ++num_steps_;
-    parent_.Load(candidate.strategy);
+    parent_.Restore(candidate.strategy);
     near_.Settle(parent_);
     saw_itself_ = saw_new_ = false;
-    for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate.node);
+    for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate);
     // With no edit drawn or possible the child is the strategy itself and goes back.
     bool returns = saw_itself_ && (config_.drop_stale ? saw_new_ : IsClose(candidate.makespan));
     if (returns) {
@@ -102,7 +103,9 @@ class Backtracking {
   void AddStart(const Strategy& strategy, int32_t start) {
     parent_.Load(strategy);
     Nanoseconds time = near_.Settle(parent_);
-    Nanoseconds makespan = memory_limit_.Cost(parent_, near_.BaseOrder(), time);
+    near_.Price({&parent_});
+    const std::vector<int32_t>& order = near_.Order(0);
+    Nanoseconds makespan = memory_limit_.Cost(parent_, order, time);
     visited_.emplace(strategy.hash(), makespan);
     if (start == 0 || makespan < best_start_makespan_) {
       best_start_ = start;
@@ -110,11 +113,11 @@ class Backtracking {
     }
     int32_t node = AddNode(-1 - start, {});
     if (start == 0 || makespan < makespan_) {
-      SetBest(parent_.ToStrategy(near_.BaseOrder()), node);
+      SetBest(parent_.ToStrategy(order), node);
       makespan_ = makespan;
     }
     if (start == 0) initial_makespan_ = time;
-    queue_.Push({makespan, strategy, node});
+    queue_.Push({makespan, strategy.hash(), parent_.Save(), node});
   }
 
   /*! \brief Queues again what was followed up before and is still close enough to the best. */
@@ -131,11 +134,11 @@ class Backtracking {
   }
 
   /*! \brief One child per method, all priced by one call of the cost model. */
-  void Expand(int32_t node) {
+  void Expand(const Candidate& parent) {
     std::vector<const Grouping*> groupings;
     for (size_t i = 0; i < children_.size(); ++i) {
       Child& child = children_[i];
-      MakeChild(config_.methods[i], &child);
+      MakeChild(config_.methods[i], parent, &child);
       child.slot = -1;
       if (visited_.count(child.hash) > 0) continue;
       child.slot = static_cast<int32_t>(groupings.size());
@@ -144,18 +147,13 @@ class Backtracking {
     near_.Price(groupings);
     for (const Child& child : children_) {
       if (stop_reason_ != StopReason::kQueueEmpty) return;
-      Judge(node, child);
+      Judge(parent.node, child);
     }
   }
 
-  void MakeChild(EditKind kind, Child* child) {
+  void MakeChild(EditKind kind, const Candidate& parent, Child* child) {
     child->edits.clear();
-    // Copying 100,000 ops to change none of them takes longer than everything else.
-    if (!sampler_.CanDraw(kind)) {
-      child->hash = parent_.Hash();
-      return;
-    }
-    child->grouping = parent_;
+    child->grouping.Restore(parent.strategy);
     if (config_.num_chains == 0) ApplyEdits(kind, DrawNumEdits(), child);
     for (int32_t i = 0; i < config_.num_chains; ++i) {
       sampler_.ApplyChain(kind, 1 + rng_.Below(config_.beta), &rng_, &child->grouping,
@@ -183,8 +181,7 @@ class Backtracking {
     saw_new_ = saw_new_ || is_new;
     saw_itself_ = saw_itself_ || child.edits.empty();
     if (is_new) {
-      Nanoseconds time = near_.Schedule(child.slot);
-      entry->second = memory_limit_.Cost(child.grouping, near_.Order(child.slot), time);
+      entry->second = CostOf(child);
     }
     if (is_new && !child.edits.empty()) ++num_unseen_;
     Nanoseconds makespan = entry->second;
@@ -193,11 +190,18 @@ class Backtracking {
       int32_t reached = AddNode(node, child.edits);
       if (improved) SetBest(child.grouping.ToStrategy(near_.Order(child.slot)), reached);
       // A strategy that was followed up before may come again: its other children are still open.
-      queue_.Push({makespan, child.grouping.ToStrategy(child.grouping.Order()), reached});
+      queue_.Push({makespan, child.hash, child.grouping.Save(), reached});
     }
     if (improved) makespan_ = makespan;
     unchanged_ = improved ? 0 : unchanged_ + 1;
     Report(improved);
+  }
+
+  Nanoseconds CostOf(const Child& child) {
+    Nanoseconds time = near_.Schedule(child.slot);
+    // The order of most candidates is never asked for: a second run makes it.
+    if (!memory_limit_.IsSet()) return time;
+    return memory_limit_.Cost(child.grouping, near_.Order(child.slot), time);
   }
 
   void Report(bool improved) {

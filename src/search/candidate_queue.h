@@ -8,22 +8,22 @@
 #include <utility>
 
 #include "cost/cost_model.h"
-#include "strategy/strategy.h"
+#include "strategy/grouping.h"
 
 namespace disco_fuse {
 
 /*! \brief A strategy that waits to be followed up, and the node that tells how it was reached. */
 struct Candidate {
   Nanoseconds makespan;
-  Strategy strategy;
+  Hash128 hash;
+  Grouping::Image strategy;
   int32_t node;
 };
 
 /*! \brief Cheapest first; equal makespans by strategy hash, so that the order is total. */
 struct CheapestFirst {
   bool operator()(const Candidate& a, const Candidate& b) const {
-    return std::make_tuple(a.makespan, a.strategy.hash()) <
-           std::make_tuple(b.makespan, b.strategy.hash());
+    return std::make_tuple(a.makespan, a.hash) < std::make_tuple(b.makespan, b.hash);
   }
 };
 

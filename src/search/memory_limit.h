@@ -24,6 +24,7 @@ class MemoryLimit {
   MemoryLimit(const OpGraph& graph, int64_t limit_bytes)
       : limit_bytes_(limit_bytes), memory_(graph) {}
 
+  bool IsSet() const { return limit_bytes_ >= 0; }
   /*! \param order Representatives in emitted order. */
   Nanoseconds Cost(const Grouping& grouping, const std::vector<int32_t>& order,
                    Nanoseconds makespan);

@@ -17,9 +17,8 @@ Nanoseconds Neighbourhood::Settle(const Grouping& base) {
   PriceUnits(base, &slots_[0]);
   PriceMissing(1);
   Apply(&slots_[0]);
-  Nanoseconds makespan = rescheduler_.Run(units_, durations_);
+  Nanoseconds makespan = rescheduler_.Run(units_, durations_, /*in_full=*/false);
   rescheduler_.SetBase(units_, durations_);
-  last_ = kBase;
   return makespan;
 }
 
@@ -29,7 +28,7 @@ void Neighbourhood::Price(const std::vector<const Grouping*>& groupings) {
     units_.MoveTo(*groupings[i]);
     PriceUnits(*groupings[i], &slots_[i]);
     slots_[i].is_scheduled = slots_[i].missing.empty();
-    if (slots_[i].is_scheduled) Run(i);
+    if (slots_[i].is_scheduled) Run(i, /*in_full=*/false);
     units_.Undo();
   }
   PriceMissing(groupings.size());
@@ -75,29 +74,28 @@ void Neighbourhood::Apply(Slot* slot) {
 }
 
 Nanoseconds Neighbourhood::Schedule(size_t i) {
-  if (!slots_[i].is_scheduled) MoveAndRun(i);
+  if (!slots_[i].is_scheduled) MoveAndRun(i, /*in_full=*/false);
   return slots_[i].makespan;
 }
 
 const std::vector<int32_t>& Neighbourhood::Order(size_t i) {
-  if (last_ != i) MoveAndRun(i);
+  MoveAndRun(i, /*in_full=*/true);
   return rescheduler_.order();
 }
 
-void Neighbourhood::MoveAndRun(size_t i) {
+void Neighbourhood::MoveAndRun(size_t i, bool in_full) {
   units_.MoveTo(*slots_[i].grouping);
-  Run(i);
+  Run(i, in_full);
   units_.Undo();
 }
 
 /*! \brief Schedules the i-th grouping, to which the units have been moved. */
-void Neighbourhood::Run(size_t i) {
+void Neighbourhood::Run(size_t i, bool in_full) {
   Slot& slot = slots_[i];
   Apply(&slot);
-  slot.makespan = rescheduler_.Run(units_, durations_);
+  slot.makespan = rescheduler_.Run(units_, durations_, in_full);
   Apply(&slot);
   slot.is_scheduled = true;
-  last_ = i;
 }
 
 }  // namespace disco_fuse

@@ -34,11 +34,8 @@ class Neighbourhood {
   Nanoseconds Schedule(size_t i);
   /*! \brief Its representatives in emitted order; valid until the next call. */
   const std::vector<int32_t>& Order(size_t i);
-  /*! \brief Those of the base, right after Settle. */
-  const std::vector<int32_t>& BaseOrder() const { return rescheduler_.order(); }
 
  private:
-  static constexpr size_t kBase = static_cast<size_t>(-1);
   struct Slot {
     const Grouping* grouping;
     bool is_scheduled;
@@ -50,8 +47,8 @@ class Neighbourhood {
   void PriceUnits(const Grouping& grouping, Slot* slot);
   void PriceMissing(size_t num_slots);
   void Apply(Slot* slot);
-  void MoveAndRun(size_t i);
-  void Run(size_t i);
+  void MoveAndRun(size_t i, bool in_full);
+  void Run(size_t i, bool in_full);
 
   const OpGraph* graph_;
   UnitCosts costs_;
@@ -59,7 +56,6 @@ class Neighbourhood {
   Rescheduler rescheduler_;
   std::vector<int64_t> durations_; /*!< of the base's units, by name */
   std::vector<Slot> slots_;
-  size_t last_ = kBase;           /*!< slot of the last run */
   std::vector<Group> groups_;     /*!< to be priced */
   std::vector<Hash128> contents_; /*!< of groups_ */
 };

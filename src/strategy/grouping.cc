@@ -1,7 +1,6 @@
 #include "strategy/grouping.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -26,29 +25,23 @@ Grouping::Grouping(const OpGraph& graph)
     : graph_(&graph),
       home_(graph.num_ops()),
       next_(graph.num_ops()),
-      num_copies_of_(graph.num_ops(), 0),
-      group_copies_(graph.num_ops(), 0),
-      position_(graph.num_ops(), 0),
+      num_copies_of_(graph.num_ops()),
+      group_copies_(graph.num_ops()),
+      order_(graph.num_ops()),
+      position_(graph.num_ops()),
       mark_(graph.num_ops(), 0) {
-  std::iota(home_.begin(), home_.end(), 0);
+  for (int32_t op = 0; op < graph.num_ops(); ++op) home_.Set(op, op);
   LinkHomes();
-  order_ = home_;
-  position_ = home_;
+  SetOrder(home_.values());
 }
 
 void Grouping::Load(const Strategy& strategy) {
-  // Most of the time it is a strategy near the one that was here.
-  for (int32_t op = 0; op < graph_->num_ops(); ++op) {
-    if (home_[op] != strategy.group_of()[op]) SetHome(op, strategy.group_of()[op]);
-  }
-  if (copies_ != strategy.duplicated()) {
-    for (const Copy& copy : copies_) Count(copy, -1);
-    copies_ = strategy.duplicated();
-    IndexCopies();
-  }
-  order_ = strategy.order();
+  for (int32_t op = 0; op < graph_->num_ops(); ++op) SetHome(op, strategy.group_of()[op]);
+  for (const Copy& copy : copies_) Count(copy, -1);
+  copies_ = strategy.duplicated();
+  IndexCopies();
   priorities_ = strategy.priorities();
-  for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
+  SetOrder(strategy.order());
   LinkHomes();
 }
 
@@ -68,19 +61,16 @@ bool Grouping::Assign(const std::vector<int32_t>& labels, const std::vector<Copy
   copies_.erase(std::unique(copies_.begin(), copies_.end()), copies_.end());
   LinkHomes();
   IndexCopies();
-  order_.assign(graph_->num_ops(), -1);
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
-    if (home_[op] == op) order_[op] = op;
-    position_[op] = op;
+    order_.Set(op, home_[op] == op ? op : -1);
+    position_.Set(op, op);
   }
   std::vector<int32_t> copied;
   for (const Copy& copy : copies_) copied.push_back(copy.op);
   Prune(std::move(copied));
-  size_t num_groups = order_.size() - std::count(order_.begin(), order_.end(), -1);
   std::vector<int32_t> sorted = CanonicalOrder();
-  if (sorted.size() != num_groups) return false;
-  order_ = std::move(sorted);
-  for (size_t i = 0; i < order_.size(); ++i) position_[order_[i]] = static_cast<int32_t>(i);
+  if (sorted.size() != Order().size()) return false;
+  SetOrder(sorted);
   return true;
 }
 
@@ -89,18 +79,18 @@ void Grouping::LinkHomes() {
   for (int32_t op = 0; op < graph_->num_ops(); ++op) {
     int32_t group = home_[op];
     if (group == op) {
-      next_[op] = op;
+      next_.Set(op, op);
     } else {
-      next_[op] = next_[group];
-      next_[group] = op;
+      next_.Set(op, next_[group]);
+      next_.Set(group, op);
     }
   }
 }
 
 /*! \brief Enters or takes back what a copy means for counts and hash. */
 void Grouping::Count(const Copy& copy, int32_t change) {
-  num_copies_of_[copy.op] += change;
-  group_copies_[copy.group] += change;
+  num_copies_of_.Set(copy.op, num_copies_of_[copy.op] + change);
+  group_copies_.Set(copy.group, group_copies_[copy.group] + change);
   if (change > 0) {
     hash_.AddCopy(copy.op, copy.group);
   } else {
@@ -118,7 +108,7 @@ void Grouping::IndexCopies() {
 void Grouping::SetHome(int32_t op, int32_t group) {
   hash_.DropHome(op, home_[op]);
   hash_.AddHome(op, group);
-  home_[op] = group;
+  home_.Set(op, group);
 }
 
 /*! \brief Does nothing if the group holds that copy already. */
@@ -190,8 +180,8 @@ void Grouping::Members(int32_t group, std::vector<int32_t>* members) const {
 
 /*! \brief Gives the name `to` to group `from`, whose home ops are renamed by the caller. */
 void Grouping::Rename(int32_t from, int32_t to) {
-  order_[position_[from]] = to;
-  position_[to] = position_[from];
+  order_.Set(position_[from], to);
+  position_.Set(to, position_[from]);
   RenamePriority(from, to);
   for (int32_t op : CopiesIn(from)) {
     DropCopy({op, from});
@@ -208,8 +198,10 @@ void Grouping::Merge(int32_t first, int32_t last) {
     SetHome(op, keep);
     op = next_[op];
   } while (op != gone);
-  std::swap(next_[keep], next_[gone]);
-  position_[gone] = position_[last];
+  int32_t behind = next_[keep];
+  next_.Set(keep, next_[gone]);
+  next_.Set(gone, behind);
+  position_.Set(gone, position_[last]);
   Rename(gone, keep);
   if (copies_.empty()) return;
   // What one half computed again, the other half no longer reads from elsewhere.
@@ -251,9 +243,16 @@ void Grouping::Prune(std::vector<int32_t> ops) {
 bool Grouping::PruneOp(int32_t op) {
   bool read_outside = graph_->MustWrite(op);
   users_.clear();
+  size_t first = FirstCopy(op);
+  size_t last = first + num_copies_of_[op];
+  auto holds = [&](int32_t group) {
+    size_t i = first;
+    while (i < last && copies_[i].group != group) ++i;
+    return i < last || home_[op] == group;
+  };
   for (const DataEnd& end : graph_->consumers(op)) {
     ForEachHolder(end.op, [&](int32_t group) {
-      if (Holds(group, op)) {
+      if (holds(group)) {
         users_.push_back(group);
       } else {
         read_outside = true;
@@ -264,7 +263,7 @@ bool Grouping::PruneOp(int32_t op) {
     return std::find(users_.begin(), users_.end(), group) != users_.end();
   };
   bool changed = false;
-  for (size_t i = FirstCopy(op); i < copies_.size() && copies_[i].op == op;) {
+  for (size_t i = first; i < copies_.size() && copies_[i].op == op;) {
     if (is_user(copies_[i].group)) {
       ++i;
     } else {
@@ -288,17 +287,17 @@ void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
   if (rest == op) {
     // Only copies are left, and they were there for `op`.
     for (int32_t copied : CopiesIn(from)) DropCopy({copied, from});
-    order_[position_[from]] = -1;
+    order_.Set(position_[from], -1);
     if (PriorityOf(from) != kNoPriority) SetPriority(op, kNoPriority);
   } else {
     int32_t previous = op;
     while (next_[previous] != op) previous = next_[previous];
-    next_[previous] = rest;
+    next_.Set(previous, rest);
     if (leave_copy) AddCopy({op, from});
     if (from == op) Relabel(rest);
   }
-  next_[op] = next_[to];
-  next_[to] = op;
+  next_.Set(op, next_[to]);
+  next_.Set(to, op);
   SetHome(op, to);
   if (op < to) Relabel(op);
 }
@@ -317,7 +316,7 @@ void Grouping::Relabel(int32_t member) {
 }
 
 Strategy Grouping::ToStrategy(std::vector<int32_t> order) const {
-  return Strategy(home_, copies_, std::move(order), priorities_, Hash());
+  return Strategy(home_.values(), copies_, std::move(order), priorities_, Hash());
 }
 
 }  // namespace disco_fuse

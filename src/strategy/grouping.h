@@ -5,19 +5,32 @@
 #include <vector>
 
 #include "graph/op_graph.h"
+#include "strategy/block_array.h"
 #include "strategy/grouping_hash.h"
 #include "strategy/strategy.h"
 
 namespace disco_fuse {
 
 /*!
- * \brief The working copy of a strategy that edits are applied to: flat arrays, cheap to copy.
+ * \brief The working copy of a strategy that edits are applied to.
  *
  * Always canonical and acyclic (see Strategy). A group is named by its representative.
  */
 class Grouping {
  public:
+  /*! \brief A strategy that waits; shares what is equal with those it came from. */
+  struct Image {
+    std::vector<std::vector<BlockArray::Image>> arrays;
+    std::vector<Copy> copies;
+    std::vector<Copy> copies_by_group;
+    std::vector<Priority> priorities;
+    GroupingHash hash;
+  };
+
   explicit Grouping(const OpGraph& graph);
+  Image Save() const;
+  /*! \brief Becomes what was saved, of this or another grouping of the same graph. */
+  void Restore(const Image& image);
   /*! \brief Becomes `strategy`; reuses the buffers. */
   void Load(const Strategy& strategy);
   /*!
@@ -28,7 +41,7 @@ class Grouping {
 
   const OpGraph& graph() const { return *graph_; }
   int32_t home(int32_t op) const { return home_[op]; }
-  const std::vector<int32_t>& homes() const { return home_; }
+  const std::vector<int32_t>& homes() const { return home_.values(); }
   /*! \brief Sorted by op. */
   const std::vector<Copy>& copies() const { return copies_; }
   /*! \brief By representative, ascending. */
@@ -39,10 +52,11 @@ class Grouping {
   void SetPriority(int32_t op, int32_t rank);
   /*! \brief The next home op of the group of `op`, round and round. */
   int32_t next(int32_t op) const { return next_[op]; }
-  /*! \brief Groups in a topological order; -1 where a group has gone. */
-  const std::vector<int32_t>& order() const { return order_; }
+  /*! \brief Groups in a topological order, one place for each op; -1 where there is none. */
+  const std::vector<int32_t>& order() const { return order_.values(); }
   bool Holds(int32_t group, int32_t op) const {
-    return home_[op] == group || (num_copies_of_[op] > 0 && HoldsCopy(group, op));
+    return home_[op] == group ||
+           (num_copies_of_[op] > 0 && group_copies_[group] > 0 && HoldsCopy(group, op));
   }
   /*! \brief Members including copies, ascending. */
   void Members(int32_t group, std::vector<int32_t>* members) const;
@@ -135,19 +149,20 @@ class Grouping {
   std::vector<int32_t> CopiesIn(int32_t group) const;
   std::vector<int32_t> Copied(int32_t group) const;
   void Link(const std::vector<int32_t>& ops);
+  void SetOrder(const std::vector<int32_t>& groups);
   void InsertAt(int32_t place, int32_t group);
   void LinkHomes();
 
   const OpGraph* graph_;
-  std::vector<int32_t> home_;
-  std::vector<int32_t> next_; /*!< circular list of the ops of one home */
+  BlockArray home_;
+  BlockArray next_; /*!< circular list of the ops of one home */
   std::vector<Copy> copies_;
-  std::vector<int32_t> num_copies_of_; /*!< per op */
-  std::vector<int32_t> group_copies_;  /*!< per group: how many copies it holds */
+  BlockArray num_copies_of_; /*!< per op */
+  BlockArray group_copies_;  /*!< per group: how many copies it holds */
   std::vector<Priority> priorities_;
   std::vector<Copy> copies_by_group_; /*!< copies_, sorted by group, then op */
-  std::vector<int32_t> order_;
-  std::vector<int32_t> position_; /*!< per group: its place in order_ */
+  BlockArray order_;
+  BlockArray position_; /*!< per group: its place in order_ */
   GroupingHash hash_;
   // Scratch.
   mutable std::vector<int32_t> members_;

@@ -35,8 +35,8 @@ void Grouping::Reorder(int32_t first, int32_t last, bool merge) {
   int32_t out = position_[first];
   int32_t end = position_[last];
   auto place = [&](int32_t group) {
-    order_[out] = group;
-    position_[group] = out++;
+    order_.Set(out, group);
+    position_.Set(group, out++);
   };
   tail_.clear();
   for (int32_t i = position_[first] + 1; i < end; ++i) {
@@ -51,7 +51,7 @@ void Grouping::Reorder(int32_t first, int32_t last, bool merge) {
   place(last);
   if (!merge) place(first);
   for (int32_t group : tail_) place(group);
-  while (out <= end) order_[out++] = -1;
+  while (out <= end) order_.Set(out++, -1);
 }
 
 void Grouping::MoveBefore(int32_t first, int32_t last) { Reorder(first, last, /*merge=*/false); }
@@ -61,7 +61,7 @@ std::vector<int32_t> Grouping::CanonicalOrder() const {
   std::vector<std::vector<int32_t>> successors(num_ops);
   std::vector<int32_t> num_missing(num_ops, 0);
   std::vector<int32_t> heap;
-  for (int32_t group : order_) {
+  for (int32_t group : order_.values()) {
     if (group < 0) continue;
     ForEachPredecessor(group, [&](int32_t before) {
       successors[before].push_back(group);
@@ -88,30 +88,43 @@ std::vector<int32_t> Grouping::CanonicalOrder() const {
 
 std::vector<int32_t> Grouping::Order() const {
   std::vector<int32_t> groups;
-  for (int32_t group : order_) {
+  for (int32_t group : order_.values()) {
     if (group >= 0) groups.push_back(group);
   }
   return groups;
 }
 
-/*! \brief Puts `group` in front of what is at `place`, shifting what lies up to the next gap. */
+void Grouping::SetOrder(const std::vector<int32_t>& groups) {
+  int32_t num_groups = static_cast<int32_t>(groups.size());
+  for (int32_t i = 0; i < order_.size(); ++i) order_.Set(i, i < num_groups ? groups[i] : -1);
+  for (int32_t i = 0; i < num_groups; ++i) position_.Set(groups[i], i);
+}
+
+/*!
+ * \brief Puts `group` in front of what is at `place`, shifting what lies up to the next gap.
+ *
+ * There is one: `group` was part of another, so that there were fewer groups than places.
+ */
 void Grouping::InsertAt(int32_t place, int32_t group) {
-  int32_t size = static_cast<int32_t>(order_.size());
+  int32_t size = order_.size();
+  auto is_gap = [&](int32_t i) { return i >= 0 && i < size && order_[i] < 0; };
+  auto put = [&](int32_t moved, int32_t i) {
+    order_.Set(i, moved);
+    position_.Set(moved, i);
+  };
   int32_t left = place - 1;
   int32_t right = place;
-  while (right < size && order_[right] >= 0 && (left < 0 || order_[left] >= 0)) {
+  while (!is_gap(right) && !is_gap(left)) {
     ++right;
-    if (left >= 0) --left;
+    --left;
   }
-  if (right < size && order_[right] >= 0) {
-    for (int32_t i = left; i + 1 < place; ++i) position_[order_[i] = order_[i + 1]] = i;
-    --place;
+  if (is_gap(right)) {
+    for (int32_t i = right; i > place; --i) put(order_[i - 1], i);
   } else {
-    if (right == size) order_.push_back(-1);
-    for (int32_t i = right; i > place; --i) position_[order_[i] = order_[i - 1]] = i;
+    for (int32_t i = left; i + 1 < place; ++i) put(order_[i + 1], i);
+    --place;
   }
-  order_[place] = group;
-  position_[group] = place;
+  put(group, place);
 }
 
 }  // namespace disco_fuse

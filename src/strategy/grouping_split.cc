@@ -56,7 +56,7 @@ std::vector<int32_t> Grouping::Copied(int32_t group) const {
 }
 
 void Grouping::Link(const std::vector<int32_t>& ops) {
-  for (size_t i = 0; i < ops.size(); ++i) next_[ops[i]] = ops[(i + 1) % ops.size()];
+  for (size_t i = 0; i < ops.size(); ++i) next_.Set(ops[i], ops[(i + 1) % ops.size()]);
 }
 
 void Grouping::TakeOut(const std::vector<int32_t>& ops, const std::vector<int32_t>& copies,

@@ -15,7 +15,6 @@ LiveUnits::LiveUnits(const OpGraph& graph)
       late_(graph.num_ops(), 0),
       predecessors_(graph.num_ops()),
       successors_(graph.num_ops()),
-      num_late_successors_(graph.num_ops(), 0),
       look_(graph.num_ops(), 0),
       seen_(graph.num_ops(), 0) {
   for (int32_t op = 0; op < graph.num_ops(); ++op) is_bucket_[op] = graph.IsAllReduce(op) ? 1 : 0;
@@ -54,6 +53,7 @@ void LiveUnits::Undo() {
   if (log_.has_copies) copies_.swap(log_.copies);
   priorities_ = log_.priorities;
   num_units_ = log_.num_units;
+  num_buckets_ = log_.num_buckets;
   for (const auto& [unit, facts] : log_.facts) {
     facts_[unit] = facts;
     late_[unit] = facts.late ? 1 : 0;
@@ -63,9 +63,6 @@ void LiveUnits::Undo() {
   }
   for (const auto& [before, unit] : log_.links) EraseSuccessor(before, unit);
   for (const auto& [before, unit] : log_.unlinks) successors_[before].push_back(unit);
-  for (size_t i = log_.late_counts.size(); i-- > 0;) {
-    num_late_successors_[log_.late_counts[i].first] = log_.late_counts[i].second;
-  }
   for (int32_t unit : noted_) {
     if (IsUrgentDependent(unit)) urgent_dependents_.insert(Key(unit));
   }
@@ -80,6 +77,7 @@ void LiveUnits::Begin() {
   repriced_.clear();
   seeds_.clear();
   log_.num_units = num_units_;
+  log_.num_buckets = num_buckets_;
   log_.homes.clear();
   log_.has_copies = false;
   log_.priorities = priorities_;
@@ -87,7 +85,6 @@ void LiveUnits::Begin() {
   log_.num_predecessors = 0;
   log_.links.clear();
   log_.unlinks.clear();
-  log_.late_counts.clear();
 }
 
 /*! \brief Remembers to look at a unit again. */
@@ -117,14 +114,19 @@ void LiveUnits::FindDifferences() {
   for (const auto& [op, before] : log_.homes) {
     if (before == op) {
       gone_.push_back(op);
-      --num_units_;
+      CountUnit(op, -1);
     }
     if (homes[op] == op) {
       Note(op, kNew);
-      ++num_units_;
+      CountUnit(op, 1);
     }
   }
   for (const auto& entry : log_.homes) home_[entry.first] = homes[entry.first];
+}
+
+void LiveUnits::CountUnit(int32_t unit, int32_t change) {
+  num_units_ += change;
+  if (IsBucket(unit)) num_buckets_ += change;
 }
 
 void LiveUnits::NoteHome(int32_t op, int32_t before) {
@@ -280,14 +282,12 @@ void LiveUnits::SavePredecessors(int32_t unit) {
 void LiveUnits::Link(int32_t before, int32_t unit) {
   successors_[before].push_back(unit);
   log_.links.emplace_back(before, unit);
-  if (facts_[unit].late) CountLate(before, 1);
   if (facts_[unit].urgency < facts_[before].urgency) seeds_.push_back(before);
 }
 
 void LiveUnits::Unlink(int32_t before, int32_t unit) {
   EraseSuccessor(before, unit);
   log_.unlinks.emplace_back(before, unit);
-  if (facts_[unit].late) CountLate(before, -1);
   if (facts_[unit].urgency == facts_[before].urgency) seeds_.push_back(before);
 }
 
@@ -295,11 +295,6 @@ void LiveUnits::EraseSuccessor(int32_t before, int32_t unit) {
   std::vector<int32_t>& after = successors_[before];
   *std::find(after.begin(), after.end(), unit) = after.back();
   after.pop_back();
-}
-
-void LiveUnits::CountLate(int32_t unit, int32_t change) {
-  log_.late_counts.emplace_back(unit, num_late_successors_[unit]);
-  num_late_successors_[unit] += change;
 }
 
 void LiveUnits::Push(int32_t unit, bool last_first) {
@@ -390,7 +385,6 @@ void LiveUnits::SettleLate() {
     bool late = is_bucket_[unit] != 0 || facts.dependent || facts.urgency == kNotUrgent;
     if (late != facts.late) {
       look_[unit] |= kOtherOrder;
-      for (int32_t before : predecessors_[unit]) CountLate(before, late ? 1 : -1);
       facts.late = late;
       late_[unit] = late ? 1 : 0;
     }

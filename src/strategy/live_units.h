@@ -39,17 +39,12 @@ class LiveUnits {
   const std::vector<int32_t>& postponed() const { return postponed_; }
   /*! \brief Units that are new or have other members, outputs or bytes since the last MoveTo. */
   const std::vector<int32_t>& repriced() const { return repriced_; }
-  /*! \brief Calls visit(unit) for every unit of which the last MoveTo changed the number of late
-   * successors; may repeat. */
-  template <typename Visit>
-  void ForEachRecounted(Visit visit) const {
-    for (const auto& entry : log_.late_counts) visit(entry.first);
-  }
   /*! \brief Members and outputs of a unit, ascending; `grouping` is what MoveTo got last. */
   static void Describe(const Grouping& grouping, int32_t unit, std::vector<int32_t>* members,
                        std::vector<int32_t>* outputs);
 
   int32_t num_units() const { return num_units_; }
+  int32_t num_buckets() const { return num_buckets_; }
   bool exists(int32_t unit) const { return home_[unit] == unit; }
   bool IsBucket(int32_t unit) const { return is_bucket_[unit] != 0; }
   /*! \brief In no particular order, like successors. */
@@ -60,7 +55,8 @@ class LiveUnits {
   int32_t urgency(int32_t unit) const { return facts_[unit].urgency; }
   /*! \brief A bucket, a unit that depends on one, or one that is not urgent. */
   bool IsLate(int32_t unit) const { return late_[unit] != 0; }
-  bool HasLateSuccessor(int32_t unit) const { return num_late_successors_[unit] > 0; }
+  /*! \brief A compute unit that needs a bucket, directly or not, and is urgent all the same. */
+  bool IsUrgentDependent(int32_t unit) const;
   /*! \brief By which the list scheduler chooses among compute units: urgency, then name. */
   uint64_t Key(int32_t unit) const { return KeyOf(facts_[unit].urgency, unit); }
   /*! \brief The smallest key of a compute unit that depends on a bucket, or of those without
@@ -95,6 +91,7 @@ class LiveUnits {
   /*! \brief What the last MoveTo replaced. */
   struct Log {
     int32_t num_units = 0;
+    int32_t num_buckets = 0;
     Pairs homes; /*!< (op, group) */
     bool has_copies = false;
     std::vector<Copy> copies;
@@ -102,9 +99,8 @@ class LiveUnits {
     std::vector<std::pair<int32_t, Facts>> facts;
     size_t num_predecessors = 0; /*!< valid ones of the following, whose buffers are reused */
     std::vector<std::pair<int32_t, std::vector<int32_t>>> predecessors;
-    Pairs links;       /*!< (before, unit) */
-    Pairs unlinks;     /*!< (before, unit) */
-    Pairs late_counts; /*!< (unit, number of late successors) */
+    Pairs links;   /*!< (before, unit) */
+    Pairs unlinks; /*!< (before, unit) */
   };
 
   static uint64_t KeyOf(int32_t urgency, int32_t unit) {
@@ -128,20 +124,20 @@ class LiveUnits {
   void Link(int32_t before, int32_t unit);
   void Unlink(int32_t before, int32_t unit);
   void EraseSuccessor(int32_t before, int32_t unit);
-  void CountLate(int32_t unit, int32_t change);
+  void CountUnit(int32_t unit, int32_t change);
   bool FindDependence(int32_t unit) const;
   void SettleDependence();
   int32_t OwnUrgency(int32_t unit) const;
   int32_t FindUrgency(int32_t unit) const;
   void SettleUrgency();
   void SettleLate();
-  bool IsUrgentDependent(int32_t unit) const;
   void Push(int32_t unit, bool last_first);
   int32_t Pop();
 
   const OpGraph* graph_;
   const Grouping* grouping_ = nullptr; /*!< during MoveTo */
   int32_t num_units_ = 0;
+  int32_t num_buckets_ = 0;
   std::vector<int32_t> home_;
   std::vector<Copy> copies_;
   std::vector<Priority> priorities_;
@@ -151,7 +147,6 @@ class LiveUnits {
   std::vector<uint8_t> late_; /*!< what facts_ says, where the scheduler finds it faster */
   std::vector<std::vector<int32_t>> predecessors_;
   std::vector<std::vector<int32_t>> successors_;
-  std::vector<int32_t> num_late_successors_;
   std::set<uint64_t> urgent_dependents_; /*!< keys of compute units that depend on a bucket */
   // What the last MoveTo did.
   std::vector<uint8_t> look_; /*!< per unit, 0 for those that are not in noted_ */

@@ -112,7 +112,7 @@ void CheckOrder(const Grouping& grouping, const std::vector<int32_t>& order) {
     if (place[group] >= 0) Fail("order: group " + std::to_string(group) + " is given twice");
     place[group] = static_cast<int32_t>(i);
   }
-  for (int32_t group : grouping.order()) {
+  for (int32_t group : grouping.Order()) {
     if (place[group] < 0) Fail("order: group " + std::to_string(group) + " is missing");
     grouping.ForEachPredecessor(group, [&](int32_t before) {
       if (place[before] >= place[group]) {
@@ -184,7 +184,7 @@ Strategy Strategy::Create(const OpGraph& graph, const FusionLimits& limits,
     int32_t known = grouping.PriorityOf(grouping.home(given.op));
     if (known == kNoPriority || given.rank < known) grouping.SetPriority(given.op, given.rank);
   }
-  if (order.empty()) return grouping.ToStrategy(grouping.order());
+  if (order.empty()) return grouping.ToStrategy(grouping.Order());
   CheckOrder(grouping, order);
   return grouping.ToStrategy(order);
 }

@@ -45,7 +45,8 @@ TEST(Neighbourhood, FindsWhatTheEvaluatorFinds) {
   for (int32_t step = 0; step < 60; ++step) {
     evaluator.Price({&base});
     EXPECT_EQ(near.Settle(base), evaluator.Schedule(0));
-    EXPECT_EQ(near.BaseOrder(), evaluator.Order(0));
+    near.Price({&base});
+    EXPECT_EQ(near.Order(0), evaluator.Order(0));
     std::vector<const Grouping*> groupings;
     for (int32_t kind = 0; kind < 3; ++kind) {
       children[kind] = base;

@@ -10,7 +10,7 @@ namespace disco_fuse {
 namespace {
 
 Candidate Make(int64_t makespan, int32_t label) {
-  return {Nanoseconds(makespan), Strategy({0, label}, {}, {}), label};
+  return {Nanoseconds(makespan), HashGrouping({0, label}, {}), {}, label};
 }
 
 TEST(CandidateQueue, PopsCheapestFirst) {
@@ -35,8 +35,8 @@ TEST(CandidateQueue, BreaksTiesByHashWhateverTheInsertionOrder) {
     Hash128 last;
     while (!queue.empty()) {
       Candidate candidate = queue.Pop();
-      EXPECT_TRUE(last < candidate.strategy.hash());
-      last = candidate.strategy.hash();
+      EXPECT_TRUE(last < candidate.hash);
+      last = candidate.hash;
       popped.back().push_back(candidate.node);
     }
     EXPECT_EQ(popped.back().size(), 20u);

@@ -99,8 +99,10 @@ class Reference {
 
 void ExpectSameUnits(const LiveUnits& live, const UnitGraph& units) {
   ASSERT_EQ(live.num_units(), units.num_units());
+  int32_t num_buckets = 0;
   for (int32_t unit = 0; unit < units.num_units(); ++unit) {
     int32_t name = units.representative(unit);
+    num_buckets += units.kind(unit) == UnitKind::kBucket ? 1 : 0;
     ASSERT_TRUE(live.exists(name));
     EXPECT_EQ(live.content(name), units.content(unit));
     EXPECT_EQ(live.IsBucket(name), units.kind(unit) == UnitKind::kBucket);
@@ -113,6 +115,7 @@ void ExpectSameUnits(const LiveUnits& live, const UnitGraph& units) {
     EXPECT_EQ(ToSet(live.successors(name)), ToSet(after));
     EXPECT_EQ(live.successors(name).size(), after.size());
   }
+  EXPECT_EQ(live.num_buckets(), num_buckets);
 }
 
 /*! \brief A walk over strategies of one graph, each judged in both ways. */
@@ -126,8 +129,9 @@ class Walk {
     durations_ = reference.durations();
     live_.MoveTo(grouping);
     ExpectSameUnits(live_, reference.units());
-    EXPECT_EQ(rescheduler_.Run(live_, durations_), reference.makespan());
+    EXPECT_EQ(rescheduler_.Run(live_, durations_, /*in_full=*/true), reference.makespan());
     EXPECT_EQ(rescheduler_.order(), reference.Order());
+    EXPECT_EQ(rescheduler_.Run(live_, durations_, /*in_full=*/false), reference.makespan());
   }
   void Settle(const Grouping& grouping) {
     Visit(grouping);
@@ -192,6 +196,29 @@ TEST(Reschedule, ACollectiveOfACollectiveStartsWhileTheBaseGlides) {
     Walk walk(graph, 1000, 1000);
     Grouping grouping(graph);
     walk.Settle(grouping);
+    walk.Visit(grouping);
+  }
+}
+
+TEST(Reschedule, ABucketWaitsForAProducerThatItselfWaitsForABucketNow) {
+  for (int32_t length = 1; length < 40 && !HasFailure(); ++length) {
+    GraphBuilder builder;
+    int32_t first = builder.Elemwise({});
+    int32_t average = builder.AllReduce(first);
+    int32_t early = builder.Elemwise({first});
+    int32_t reader = builder.Elemwise({average, early});
+    int32_t last = first;
+    for (int32_t i = 0; i < length; ++i) last = builder.Elemwise({last});
+    int32_t a = builder.AllReduce(early), b = builder.AllReduce(last);
+    OpGraph graph = builder.Build();
+    FusionLimits limits;
+    limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+    Walk walk(graph, 1000, 1000);
+    Grouping grouping(graph);
+    ASSERT_TRUE(ApplyEdit(limits, {EditKind::kMergeBuckets, a, b}, &grouping).allowed());
+    walk.Settle(grouping);
+    // The bucket keeps its producers, the early one and the last one, by name.
+    ASSERT_TRUE(ApplyEdit(limits, {EditKind::kFuse, early, reader}, &grouping).allowed());
     walk.Visit(grouping);
   }
 }
