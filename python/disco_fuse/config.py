@@ -203,6 +203,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "full": {
         # Still worth its seconds on graphs of thousands of ops; smaller ones run dry before.
         "patience": 10_000,
+        # The same results as with all of them, on the models of the paper, in half the memory.
+        "queue_cap": 1_000,
         "refill": True,
         "drop_stale": True,
         "prefer_few": True,

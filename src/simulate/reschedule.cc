@@ -349,7 +349,17 @@ bool Rescheduler::IssueExtra() {
   SetState(unit, kIssued);
   IssueCompute(unit);
   ReleaseFrom(unit);
+  // The base does not know when a bucket is released whose producers it has in part behind its
+  // prefix: from here on it is found out unit by unit.
+  if (place_[unit] == kNever && HasWaitingBucket(unit)) ++num_deviations_;
   return true;
+}
+
+bool Rescheduler::HasWaitingBucket(int32_t unit) {
+  for (int32_t after : units_->successors(unit)) {
+    if (units_->IsBucket(after) && !IsBucketReady(after)) return true;
+  }
+  return false;
 }
 
 /*!

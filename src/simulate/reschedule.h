@@ -102,6 +102,7 @@ class Rescheduler {
   bool IsReady(int32_t unit) const;
   bool IsReadyInBase(int32_t unit) const;
   bool IsBucketReady(int32_t bucket);
+  bool HasWaitingBucket(int32_t unit);
   void EnterRest();
   void CountMissing(int32_t unit);
   bool EndIsKnown() const;

@@ -41,9 +41,9 @@ void CheckPriorities(const OpGraph& graph, const std::vector<Priority>& prioriti
       Fail("priority: op must be in [0, " + std::to_string(graph.num_ops()) + "), got " +
            std::to_string(given.op));
     }
-    if (given.rank < 0 || given.rank == kNotUrgent) {
+    if (given.rank < 0 || given.rank >= graph.num_ops()) {
       Fail("priority of " + graph.Describe(given.op) + " must be in [0, " +
-           std::to_string(kNotUrgent) + "), got " + std::to_string(given.rank));
+           std::to_string(graph.num_ops()) + "), got " + std::to_string(given.rank));
     }
   }
 }

@@ -23,7 +23,7 @@ struct Copy {
 /*! \brief The unit that is home of `op` is as urgent as `rank` says, whatever it leads to. */
 struct Priority {
   int32_t op;
-  int32_t rank; /*!< on the scale of OpGraph::Urgency, but never kNotUrgent */
+  int32_t rank; /*!< on the scale of OpGraph::Urgency: an op id, never kNotUrgent */
   bool operator==(const Priority& other) const { return op == other.op && rank == other.rank; }
 };
 

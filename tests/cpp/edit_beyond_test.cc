@@ -306,11 +306,13 @@ TEST(Reorder, AMergedUnitKeepsTheMoreUrgentPriority) {
 
 TEST(Reorder, CreateKeepsOnePriorityPerUnit) {
   OpGraph graph = Chain();
-  Strategy strategy = Strategy::Create(graph, {}, {0, 0, 2, 3, 4}, {}, {}, {{1, 7}, {0, 9}});
-  EXPECT_EQ(strategy.priorities(), (std::vector<Priority>{{0, 7}}));
+  Strategy strategy = Strategy::Create(graph, {}, {0, 0, 2, 3, 4}, {}, {}, {{1, 3}, {0, 4}});
+  EXPECT_EQ(strategy.priorities(), (std::vector<Priority>{{0, 3}}));
   EXPECT_THROW(Strategy::Create(graph, {}, {0, 1, 2, 3, 4}, {}, {}, {{5, 0}}),
                std::invalid_argument);
   EXPECT_THROW(Strategy::Create(graph, {}, {0, 1, 2, 3, 4}, {}, {}, {{0, -1}}),
+               std::invalid_argument);
+  EXPECT_THROW(Strategy::Create(graph, {}, {0, 1, 2, 3, 4}, {}, {}, {{0, 5}}),
                std::invalid_argument);
 }
 

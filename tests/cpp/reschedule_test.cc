@@ -223,6 +223,33 @@ TEST(Reschedule, ABucketWaitsForAProducerThatItselfWaitsForABucketNow) {
   }
 }
 
+TEST(Reschedule, AProducerFromBehindThePrefixDoesNotReleaseTheBucketOfOneThatGlides) {
+  GraphBuilder builder;
+  int32_t urgent_update = builder.Elemwise({builder.AllReduce(builder.Elemwise({}))});
+  int32_t last = builder.Elemwise({});
+  int32_t early = builder.Elemwise({last});
+  int32_t early_bucket = builder.AllReduce(early);
+  for (int32_t i = 0; i < 8; ++i) last = builder.Elemwise({last});
+  int32_t late_bucket = builder.AllReduce(builder.Elemwise({last}));
+  for (int32_t i = 0; i < 8; ++i) last = builder.Elemwise({last});
+  int32_t gradient = builder.Elemwise({last});
+  builder.Elemwise({builder.AllReduce(gradient)});
+  OpGraph graph = builder.Build();
+  FusionLimits limits;
+  limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+  Grouping base(graph);
+  Edit merge{EditKind::kMergeBuckets, early_bucket, late_bucket};
+  ASSERT_TRUE(ApplyEdit(limits, merge, &base).allowed());
+  // The gradients are computed, then there is an update, and then the one that was made to wait.
+  base.SetPriority(urgent_update, gradient + 1);
+  base.SetPriority(early, gradient + 2);
+  Walk walk(graph, 1000, 1000);
+  walk.Settle(base);
+  Grouping child = base;
+  child.SetPriority(early, kNoPriority);
+  walk.Visit(child);
+}
+
 TEST(Reschedule, EqualsTheFullScheduleOnTrainingGraphs) {
   Rng rng(3);
   int64_t num_edits = 0;

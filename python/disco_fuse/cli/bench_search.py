@@ -67,7 +67,7 @@ Examples:
     "--starts",
     "num_starts",
     type=int,
-    default=2,
+    default=1,
     show_default=True,
     metavar="N",
     help="Independent searches, of which the best counts.",
