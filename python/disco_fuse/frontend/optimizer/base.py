@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,7 @@ class Update:
     shared: Mapping[str, relax.Expr]
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """What a training step needs from an optimizer."""
 

@@ -109,7 +109,8 @@ def training_step(
     Raises
     ------
     TypeError
-        If an example input is not a tensor, or a dtype is not supported.
+        If `model`, `example_inputs`, `loss` or `optimizer` is of another kind, or a dtype is not
+        supported.
     ValueError
         If the loss is not a scalar or depends on no trained parameter, the model writes to its
         inputs, `buffers` is none of these words, or `accumulate` does not divide the leading size
@@ -117,9 +118,7 @@ def training_step(
     UnsupportedOperatorError
         If the graph holds an operator without a verified translation.
     """
-    if not example_inputs or not all(isinstance(x, torch.Tensor) for x in example_inputs):
-        kinds = [type(x).__name__ for x in example_inputs]
-        raise TypeError(f"example_inputs must be one or more tensors, got {kinds}")
+    _check_arguments(model, example_inputs, loss, optimizer)
     if buffers not in BUFFER_MODES:
         raise ValueError(f"buffers is {buffers!r}; allowed: {', '.join(BUFFER_MODES)}")
     scaled = weighted or is_loss_scaled(optimizer)
@@ -134,6 +133,28 @@ def training_step(
     ]
     weight = relax.Var(BATCH_WEIGHT, tensor_type([accumulate], "float32")) if weighted else None
     return _build(joint, layout, optimizer, inputs, weight, accumulate, buffers)
+
+
+def _check_arguments(model: object, examples: object, loss: object, optimizer: object) -> None:
+    """Refuse what is not what the parameter of that name takes, before torch fails on it."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(examples, torch.Tensor) or not isinstance(examples, Sequence):
+        kind = type(examples).__name__
+        raise TypeError(f"example_inputs must be a tuple or list of tensors, got a {kind}")
+    if not examples or not all(isinstance(x, torch.Tensor) for x in examples):
+        kinds = [type(x).__name__ for x in examples]
+        raise TypeError(f"example_inputs must be one or more tensors, got {kinds}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function (output, target) -> scalar, got {loss!r}")
+    if loss is not None and len(examples) < 2:
+        raise ValueError("with a loss, example_inputs are the model's inputs and the target: got 1")
+    if not isinstance(optimizer, Optimizer):
+        kind = type(optimizer).__module__ + "." + type(optimizer).__qualname__
+        raise TypeError(
+            f"optimizer must be one of disco_fuse.frontend (SGD, Adam, AdamW, ...), got {kind}: "
+            "the update is part of the step's graph, which torch.optim cannot write"
+        )
 
 
 def _build(
