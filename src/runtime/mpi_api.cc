@@ -4,20 +4,14 @@
 
 #include <stdexcept>
 
+#include "runtime/shared_library.h"
+
 namespace disco_fuse::runtime {
 
 namespace {
 
 // MPI_MAX_ERROR_STRING is 256 in Open MPI and 512 in MPICH.
 constexpr int kMaxErrorString = 1024;
-
-template <typename Function>
-void FindSymbol(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) {
-    throw std::runtime_error(std::string("the MPI library has no function ") + name);
-  }
-}
 
 }  // namespace
 
@@ -27,11 +21,11 @@ MpiApi MpiApi::Find(const std::string& library_path) {
     throw std::runtime_error("not a loaded library: " + library_path);
   }
   MpiApi api{};
-  FindSymbol(library, "MPI_Isend", &api.isend);
-  FindSymbol(library, "MPI_Irecv", &api.irecv);
-  FindSymbol(library, "MPI_Test", &api.test);
-  FindSymbol(library, "MPI_Cancel", &api.cancel);
-  FindSymbol(library, "MPI_Error_string", &api.error_string);
+  FindSymbol(library, "the MPI library", "MPI_Isend", &api.isend);
+  FindSymbol(library, "the MPI library", "MPI_Irecv", &api.irecv);
+  FindSymbol(library, "the MPI library", "MPI_Test", &api.test);
+  FindSymbol(library, "the MPI library", "MPI_Cancel", &api.cancel);
+  FindSymbol(library, "the MPI library", "MPI_Error_string", &api.error_string);
   // Never closed: the addresses must outlive every communicator, as mpi4py's own do.
   return api;
 }
