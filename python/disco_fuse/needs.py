@@ -36,7 +36,8 @@ def needs_of(target: Target, *, has_cubin: bool) -> dict[str, str]:
     -------
     dict
         ``"tvm"``: the version of TVM, whose runtime calls the step. ``"cpu"``: LLVM's name of the
-        processor of the host code. For a GPU also ``"gpu"``, the architecture, and ``"cuda_compiler"`` where there is only source.
+        processor of the host code. For a GPU also ``"gpu"``, the architecture, and
+        ``"cuda_compiler"`` where there is only source.
     """
     needs = {TVM: tvm.__version__}
     if target.kind.name != "cuda":
@@ -53,7 +54,12 @@ def check_needs(needs: Mapping[str, str]) -> None:
     ValueError
         Naming everything that is missing.
     """
-    checks = {TVM: _other_tvm, CPU: _missing_cpu, GPU: _missing_gpu, CUDA_COMPILER: _missing_compiler}
+    checks = {
+        TVM: _other_tvm,
+        CPU: _missing_cpu,
+        GPU: _missing_gpu,
+        CUDA_COMPILER: _missing_compiler,
+    }
     unknown = sorted(set(needs) - set(checks))
     if unknown:
         raise ValueError(f"the step needs {unknown}, which this release does not know")

@@ -180,7 +180,9 @@ def _lower(functions: Mapping[str, tirx.PrimFunc], target: Target) -> tvm.IRModu
         mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(named))
         lowered = tvm.transform.Sequential([pipeline, finish()])(mod)
     # TVM marks a function that is alone in its module, and gives it a second symbol.
-    alone = {name: func.without_attr("tirx.is_entry_func") for name, func in lowered.functions_items()}
+    alone = {
+        name: func.without_attr("tirx.is_entry_func") for name, func in lowered.functions_items()
+    }
     return tvm.IRModule(alone, attrs=lowered.attrs)
 
 
@@ -206,7 +208,9 @@ def _jumps(symbols: Mapping[str, str], folder: Path) -> bytes:
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
     compiler = cc.get_cc()
     if compiler is None:
-        raise ValueError("there is no C++ compiler in PATH to link kernels with; allowed: g++, clang++")
+        raise ValueError(
+            "there is no C++ compiler in PATH to link kernels with; allowed: g++, clang++"
+        )
     command = [compiler, "-x", "c++", "-c", "-O2", "-fPIC", "-o", str(file), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -104,10 +104,8 @@ def _compile(
     functions = {f"op_{op}": mod[extraction.bindings[op].value.args[0]] for op in ops}
     if not functions:
         return {}
-    scheduled = ScheduleCPU(target)(tvm.IRModule(functions))
-    library = load_kernels(
-        {name: scheduled[name] for name in functions}, target, cache
-    )
+    scheduled = tvm.transform.Sequential([ScheduleCPU(target)])(tvm.IRModule(functions))
+    library = load_kernels({name: scheduled[name] for name in functions}, target, cache)
     return {op: (library, f"op_{op}") for op in ops}
 
 

@@ -106,7 +106,10 @@ def test_runs_and_updates_in_place(folder: Path) -> None:
         ({"schema_version": 99}, "has schema version 99; this release reads 2"),
         ({"schema_version": None}, "has schema version None"),
         ({"step_sha256": "0" * 64}, "was changed after it was written, in step_sha256;"),
-        ({"world_size": 3, "name": "ours"}, "was changed after it was written, in name, world_size;"),
+        (
+            {"world_size": 3, "name": "ours"},
+            "was changed after it was written, in name, world_size;",
+        ),
         ({"surprise": 1}, "was changed after it was written, in surprise;"),
         ({"needs": {}}, "was changed after it was written, in needs;"),
         ({"digests": {}}, "not a complete plan: it has no digest of every entry"),
