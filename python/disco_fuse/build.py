@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
+from tvm.relax import vm_build
 
 from disco_fuse.apply import START
 from disco_fuse.bindings import is_op
 from disco_fuse.donate import DonateBuffers
+from disco_fuse.kernel_cache import KernelCache
 from disco_fuse.kernels.analysis import num_nests
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.cuda import ScheduleCUDA
 from disco_fuse.kernels.library import is_library_matmul
+from disco_fuse.objects import compile_kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +33,20 @@ class BuiltStep:
     num_allreduces : int
     num_launches : int
         What the calls start: loop nests on a CPU, kernels on a GPU, and library calls.
+    num_compiled : int
+        Kernels that were compiled for this step; with a cache, distinct ones that it had not.
     """
 
     executable: Any
     num_kernels: int
     num_allreduces: int
     num_launches: int
+    num_compiled: int
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
+def build(
+    mod: tvm.IRModule, target: tvm.target.Target, cache: KernelCache | None = None
+) -> BuiltStep:
     """Compile a module with fusion groups: FuseTIR, schedules, in-place updates, the Relax VM.
 
     Parameters
@@ -49,6 +57,10 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
         An LLVM target (``num-cores`` above 1 lets big kernels run in parallel), or one of
         :func:`disco_fuse.target.gpu_target`, for which neither GPU nor CUDA must be here: the
         result holds the kernels as source.
+    cache : KernelCache, optional
+        Kernels of a CPU that are in it are not compiled again, new ones are compiled in parallel
+        and kept; running or exporting the step then needs a C++ compiler, which links. Without a
+        cache LLVM gets all kernels at once. Results are the same bit for bit.
 
     Raises
     ------
@@ -57,16 +69,43 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
     """
     lowered = schedule_step(mod, target)
     kernels, allreduces, launches = _count(lowered)
-    # The setting is about the stack of CPU kernels; GPU kernels are built with TVM's defaults.
-    config = BUILD_CONFIG if target.kind.name == "llvm" else {}
-    with target, tvm.transform.PassContext(config=config):
-        executable = tvm.compile(lowered, target=target, relax_pipeline=vm_pipeline())
+    if cache is None or target.kind.name != "llvm":
+        executable, compiled = _compile_at_once(lowered, target), len(_prim_funcs(lowered))
+    else:
+        executable, compiled = _link(lowered, target, cache)
     return BuiltStep(
         executable=executable,
         num_kernels=kernels,
         num_allreduces=allreduces,
         num_launches=launches,
+        num_compiled=compiled,
     )
+
+
+def _compile_at_once(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """An executable of TVM's own making."""
+    # The setting is about the stack of CPU kernels; GPU kernels are built with TVM's defaults.
+    config = BUILD_CONFIG if target.kind.name == "llvm" else {}
+    with target, tvm.transform.PassContext(config=config):
+        return tvm.compile(mod, target=target, relax_pipeline=vm_pipeline())
+
+
+def _link(mod: tvm.IRModule, target: tvm.target.Target, cache: KernelCache) -> tuple[Any, int]:
+    """An executable of object files, and the number of kernels that were not in the cache."""
+    builder = relax.ExecBuilder()
+    with target:
+        rest = vm_build._vmcodegen(builder, vm_pipeline()(mod))
+    objects = compile_kernels(_prim_funcs(rest), target, cache)
+    executable = vm_build._vmlink(builder, target, ext_libs=list(objects.modules))
+    return executable, objects.num_compiled
+
+
+def _prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    return {
+        name.name_hint: func
+        for name, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
 
 
 def schedule_step(

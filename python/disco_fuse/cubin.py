@@ -12,6 +12,7 @@ compiler and without the seconds that it takes.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from disco_fuse.kernels.cuda.compile import compile_cubin, find_nvcc
+from disco_fuse.kernel_cache import KernelCache
+from disco_fuse.kernels.cuda.compile import compile_cubin, find_nvcc, nvcc_version
 
 _CALLBACK = "tvm_callback_cuda_compile"
 _known: dict[str, bytes] = {}
@@ -38,12 +40,23 @@ def device_source(executable: Any) -> str:
     return sources[0] if sources else ""
 
 
-def write_cubin(executable: Any, target: tvm.target.Target, path: Path) -> bool:
-    """Compile the kernels of a step with nvcc; False where nvcc or any kernel is missing."""
+def write_cubin(
+    executable: Any, target: tvm.target.Target, path: Path, cache: KernelCache | None = None
+) -> bool:
+    """Compile the kernels of a step with nvcc; False where nvcc or any kernel is missing.
+
+    Machine code of the same source by the same nvcc is taken from ``cache``, new one is kept there.
+    """
     nvcc, source = find_nvcc(), device_source(executable)
     if nvcc is None or not source:
         return False
-    code = compile_cubin(source, str(target.arch), nvcc)
+    arch = str(target.arch)
+    key = hashlib.sha256(json.dumps([source, arch, nvcc_version(nvcc)]).encode()).hexdigest()
+    code = None if cache is None else cache.load(key)
+    if code is None:
+        code = compile_cubin(source, arch, nvcc)
+        if cache is not None:
+            cache.store([(key, code)])
     path.write_bytes(_digest(source) + code)
     return True
 

@@ -10,13 +10,16 @@ from tvm.target import Target, codegen
 
 from disco_fuse.kernels.cuda.compile import find_nvcc
 
-CPU, GPU, CUDA_COMPILER = "cpu", "gpu", "cuda_compiler"
+CPU, GPU, CUDA_COMPILER, TVM = "cpu", "gpu", "cuda_compiler", "tvm"
 COMPILERS = "nvcc or nvrtc"
 _PROCESSOR_FEATURES = frozenset(
     {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2"}
     | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+    | {"avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg"}
+    | {"avx512vpopcntdq", "avx512bf16", "avx512fp16", "avxvnni", "gfni", "lzcnt", "movbe"}
 )
-"""Instruction sets of LLVM's names for x86-64; its other features are hints for speed."""
+"""Instruction sets of LLVM's names for x86-64 that it uses by itself; other features are hints for
+speed, or instructions that a program must ask for."""
 
 
 def needs_of(target: Target, *, has_cubin: bool) -> dict[str, str]:
@@ -32,12 +35,14 @@ def needs_of(target: Target, *, has_cubin: bool) -> dict[str, str]:
     Returns
     -------
     dict
-        ``"cpu"``: LLVM's name of the processor of the host code. For a GPU also ``"gpu"``, the
-        architecture, and ``"cuda_compiler"`` where there is only source.
+        ``"tvm"``: the version of TVM, whose runtime calls the step. ``"cpu"``: LLVM's name of the
+        processor of the host code. For a GPU also ``"gpu"``, the architecture, and
+        ``"cuda_compiler"`` where there is only source.
     """
+    needs = {TVM: tvm.__version__}
     if target.kind.name != "cuda":
-        return {CPU: str(target.attrs.get("mcpu", ""))}
-    needs = {CPU: str(target.host.attrs.get("mcpu", "")), GPU: str(target.arch)}
+        return needs | {CPU: str(target.attrs.get("mcpu", ""))}
+    needs |= {CPU: str(target.host.attrs.get("mcpu", "")), GPU: str(target.arch)}
     return needs if has_cubin else needs | {CUDA_COMPILER: COMPILERS}
 
 
@@ -49,13 +54,25 @@ def check_needs(needs: Mapping[str, str]) -> None:
     ValueError
         Naming everything that is missing.
     """
-    checks = {CPU: _missing_cpu, GPU: _missing_gpu, CUDA_COMPILER: _missing_compiler}
+    checks = {
+        TVM: _other_tvm,
+        CPU: _missing_cpu,
+        GPU: _missing_gpu,
+        CUDA_COMPILER: _missing_compiler,
+    }
     unknown = sorted(set(needs) - set(checks))
     if unknown:
         raise ValueError(f"the step needs {unknown}, which this release does not know")
     missing = [reason for kind, value in needs.items() if (reason := checks[kind](value))]
     if missing:
         raise ValueError(f"the step cannot run here: {'; '.join(missing)}")
+
+
+def _other_tvm(version: str) -> str:
+    """Why the TVM of this process cannot run a step of ``version``, "" if it can."""
+    if version == tvm.__version__:
+        return ""
+    return f"it was compiled by TVM {version}, here is TVM {tvm.__version__}"
 
 
 def _missing_cpu(name: str) -> str:

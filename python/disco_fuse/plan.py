@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ from disco_fuse.config import UNCAPPED
 from disco_fuse.cubin import write_cubin
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
+from disco_fuse.kernel_cache import USER_CACHE, KernelCache
 from disco_fuse.kernels.library import is_library_matmul
 from disco_fuse.needs import needs_of
 from disco_fuse.strategy import Strategy
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PLAN_FILE = "plan.json"
+DIGESTS = "digests"
+"""Entry of plan.json with the SHA-256 of every other entry's JSON, so that edits are seen."""
 STEP_FILE = "step.so"
 CUBIN_FILE = "step.cubin"
 
@@ -131,20 +135,31 @@ def write_plan(
     cost_model: Mapping[str, str],
     predicted: Mapping[str, float],
     names: Sequence[str] | None = None,
+    cache: KernelCache | None = USER_CACHE,
 ) -> Plan:
     """Apply ``strategy`` to the lowered ``mod``, compile it and write the plan folder.
 
     ``names`` are those by which values are given to the parameters of main, by default main's own.
+    ``cache`` keeps compiled kernels for later plans, by default in the user's cache folder; None:
+    everything is compiled anew and nothing is kept.
     """
     main = mod["main"]
     names = [param.name for param in main.params] if names is None else names
-    built = build(apply(mod, extraction, strategy), target)
+    built = build(apply(mod, extraction, strategy), target, cache)
     folder.mkdir(parents=True, exist_ok=True)
-    step = folder / STEP_FILE
-    built.executable.export_library(str(step))
-    cubin = folder / CUBIN_FILE
-    cubin.unlink(missing_ok=True)
-    has_cubin = target.kind.name == "cuda" and write_cubin(built.executable, target, cubin)
+    step, cubin = folder / STEP_FILE, folder / CUBIN_FILE
+    # A plan that was here stays whole until all of the new one has been made.
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        new = Path(temporary)
+        built.executable.export_library(str(new / STEP_FILE))
+        has_cubin = target.kind.name == "cuda" and write_cubin(
+            built.executable, target, new / CUBIN_FILE, cache
+        )
+        (new / STEP_FILE).replace(step)
+        if has_cubin:
+            (new / CUBIN_FILE).replace(cubin)
+        else:
+            cubin.unlink(missing_ok=True)
     plan = Plan(
         name=name,
         model=model,
@@ -170,10 +185,17 @@ def write_plan(
         needs=needs_of(target, has_cubin=has_cubin),
         cubin_sha256=_sha256(cubin) if has_cubin else "",
     )
-    temporary = folder / (PLAN_FILE + ".tmp")
-    temporary.write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / PLAN_FILE)
+    save_plan(folder, plan)
     return plan
+
+
+def save_plan(folder: Path, plan: Plan) -> None:
+    """Write plan.json, with a digest of every entry."""
+    data = asdict(plan)
+    data[DIGESTS] = _digests(data)
+    temporary = folder / (PLAN_FILE + ".tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / PLAN_FILE)
 
 
 def load_plan(folder: Path) -> Plan:
@@ -184,7 +206,8 @@ def load_plan(folder: Path) -> Plan:
     Raises
     ------
     ValueError
-        A file is missing or damaged, or the plan has another schema version.
+        A file is missing or damaged, the plan has another schema version, or plan.json was
+        changed since it was written; the message names the entries.
     """
     path = folder / PLAN_FILE
     try:
@@ -196,6 +219,7 @@ def load_plan(folder: Path) -> Plan:
         raise ValueError(
             f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}"
         )
+    _check_unchanged(path, data, data.pop(DIGESTS, None))
     try:
         tensors = tuple(
             TensorSpec(name=t["name"], shape=tuple(t["shape"]), dtype=t["dtype"])
@@ -214,6 +238,27 @@ def load_plan(folder: Path) -> Plan:
         if _sha256(file) != expected:
             raise ValueError(f"{file} is not the file that {path} describes: its hash differs")
     return plan
+
+
+def _check_unchanged(path: Path, data: Mapping[str, Any], written: Any) -> None:
+    """ValueError naming the entries that are not as ``save_plan`` wrote them."""
+    names = {one.name for one in fields(Plan)}
+    if not isinstance(written, dict) or set(written) != names:
+        raise ValueError(f"{path} is not a complete plan: it has no digest of every entry")
+    present = _digests(data)
+    changed = sorted(name for name in names | set(data) if written.get(name) != present.get(name))
+    if changed:
+        raise ValueError(
+            f"{path} was changed after it was written, in {', '.join(changed)}; make the plan "
+            "again instead"
+        )
+
+
+def _digests(data: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        for name, value in data.items()
+    }
 
 
 def _tensor_spec(name: str, ty: relax.TensorType) -> TensorSpec:

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from disco_fuse.bindings import call_inputs, dtype_name, is_op, packed_name, static_shape
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpKind
-from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
+from disco_fuse.kernel_cache import USER_CACHE, KernelCache
+from disco_fuse.kernels.cpu import ScheduleCPU
 from disco_fuse.kernels.library import is_library_matmul, random_arguments
+from disco_fuse.objects import load_kernels
 from disco_fuse.profile.database import ProfileDatabase, Sample
 
 _ROTATION_BYTES = 4 * 2**20
@@ -43,6 +45,7 @@ def profile_ops(
     target: tvm.target.Target,
     database: ProfileDatabase,
     progress: Progress | None = None,
+    cache: KernelCache | None = USER_CACHE,
 ) -> NDArray[np.float64]:
     """Time of every op of the graph alone, without launch overhead.
 
@@ -52,6 +55,8 @@ def profile_ops(
         The lowered module that ``extraction`` was read from.
     progress : callable, optional
         Called as ``progress(done, total, name)`` after each measured op.
+    cache : KernelCache, optional
+        Of compiled kernels, shared with :func:`disco_fuse.plan.write_plan`; None: nothing is kept.
 
     Returns
     -------
@@ -68,7 +73,7 @@ def profile_ops(
     missing = {signature: op for signature, op in first.items() if signature not in known}
     values = {s: extraction.bindings[op].value for s, op in missing.items()}
     kernels = {s: op for s, op in missing.items() if is_op(values[s], "relax.call_tir")}
-    compiled = _compile(mod, extraction, list(kernels.values()), target)
+    compiled = _compile(mod, extraction, list(kernels.values()), target, cache)
     for done, (signature, op_id) in enumerate(missing.items(), start=1):
         binding = extraction.bindings[op_id]
         if op_id in compiled:
@@ -89,26 +94,24 @@ def profile_ops(
 
 
 def _compile(
-    mod: tvm.IRModule, extraction: Extraction, ops: list[int], target: tvm.target.Target
-) -> dict[int, tuple[Any, str]]:
-    """(library, function name) of every op, all compiled in one module."""
-    functions = {}
-    for op in ops:
-        name = f"op_{op}"
-        func = mod[extraction.bindings[op].value.args[0]]
-        functions[name] = func.with_attr("global_symbol", name)
+    mod: tvm.IRModule,
+    extraction: Extraction,
+    ops: list[int],
+    target: tvm.target.Target,
+    cache: KernelCache | None,
+) -> dict[int, tuple[tvm.runtime.Module, str]]:
+    """(library, function name) of every op, all in one library."""
+    functions = {f"op_{op}": mod[extraction.bindings[op].value.args[0]] for op in ops}
     if not functions:
         return {}
-    with target:
-        scheduled = tvm.transform.Sequential([ScheduleCPU()])(tvm.IRModule(functions))
-        with tvm.transform.PassContext(config=BUILD_CONFIG):
-            library = tvm.compile(scheduled, target=target)
+    scheduled = tvm.transform.Sequential([ScheduleCPU(target)])(tvm.IRModule(functions))
+    library = load_kernels({name: scheduled[name] for name in functions}, target, cache)
     return {op: (library, f"op_{op}") for op in ops}
 
 
-def _time_kernel(library: Any, name: str, types: list[Any]) -> Sample:
+def _time_kernel(library: tvm.runtime.Module, name: str, types: list[Any]) -> Sample:
     sets = _buffer_sets(types)
-    evaluate = library.mod.time_evaluator(name, tvm.cpu(), number=1)
+    evaluate = library.time_evaluator(name, tvm.cpu(), number=1)
     return _repeat(lambda i: float(evaluate(*sets[i % len(sets)]).mean) * 1e6)
 
 

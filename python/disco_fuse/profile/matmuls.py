@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 
-from disco_fuse.kernels.cpu import BUILD_CONFIG
+from disco_fuse.kernel_cache import USER_CACHE, KernelCache
 from disco_fuse.kernels.generate_matmul import generated_kernel
 from disco_fuse.kernels.library import (
     FUNCTION_NAME,
@@ -15,6 +15,7 @@ from disco_fuse.kernels.library import (
     matmul_signature,
     random_arguments,
 )
+from disco_fuse.objects import load_kernels
 from disco_fuse.profile.database import ProfileDatabase, Sample
 from disco_fuse.profile.kernels import Progress, environment_key
 
@@ -27,6 +28,7 @@ def choose_generated(
     target: tvm.target.Target,
     database: ProfileDatabase,
     progress: Progress | None = None,
+    cache: KernelCache | None = USER_CACHE,
 ) -> frozenset[str]:
     """Signatures of the library matmuls of ``mod`` that a generated kernel does faster.
 
@@ -36,6 +38,8 @@ def choose_generated(
         A lowered module with library matmuls; the library is loaded.
     database : ProfileDatabase
         Keeps both times, so that a second call measures nothing.
+    cache : KernelCache, optional
+        Of compiled kernels, shared with :func:`disco_fuse.plan.write_plan`; None: nothing is kept.
 
     Returns
     -------
@@ -52,7 +56,7 @@ def choose_generated(
     known = database.load(environment, names)
     missing = [s for s in calls if s not in known or _GENERATED + s not in known]
     for done, signature in enumerate(missing, start=1):
-        pair = _time_both(calls[signature], target)
+        pair = _time_both(calls[signature], target, cache)
         samples = dict(zip((signature, _GENERATED + signature), pair, strict=True))
         database.store(environment, samples)
         known |= samples
@@ -61,11 +65,12 @@ def choose_generated(
     return frozenset(s for s in calls if known[_GENERATED + s].median_us < known[s].median_us)
 
 
-def _time_both(call: Any, target: tvm.target.Target) -> tuple[Sample, Sample]:
+def _time_both(
+    call: Any, target: tvm.target.Target, cache: KernelCache | None
+) -> tuple[Sample, Sample]:
     """(library, generated), measured in turn so that a noisy moment hits both."""
-    kernel = generated_kernel(call, target).with_attr("global_symbol", "matmul")
-    with target, tvm.transform.PassContext(config=BUILD_CONFIG):
-        generated = tvm.compile(tvm.IRModule({"matmul": kernel}), target=target)["matmul"]
+    kernels = {"matmul": generated_kernel(call, target)}
+    generated = load_kernels(kernels, target, cache)["matmul"]
     library = tvm.get_global_func(FUNCTION_NAME)
     a, b, plan, out = random_arguments(call)
     times: tuple[list[float], list[float]] = ([], [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from disco_fuse.kernels.cuda.compile import (
 )
 from disco_fuse.lower import lower
 from disco_fuse.needs import check_needs, needs_of
-from disco_fuse.plan import Plan, load_plan, write_plan
+from disco_fuse.plan import Plan, load_plan, save_plan, write_plan
 from disco_fuse.runner import StepRunner
 from disco_fuse.runtime import loopback
 from disco_fuse.strategy import Strategy
@@ -196,7 +196,7 @@ def _write(folder: Path, mlp: tuple[tvm.IRModule, Extraction]) -> Plan:
 def test_a_plan_holds_machine_code(mlp: tuple[tvm.IRModule, Extraction], tmp_path: Path) -> None:
     plan = _write(tmp_path, mlp)
     assert load_plan(tmp_path) == plan
-    assert plan.needs == {"cpu": "x86-64-v2", "gpu": "sm_80"}
+    assert plan.needs == {"tvm": tvm.__version__, "cpu": "x86-64-v2", "gpu": "sm_80"}
     with pytest.raises(ValueError, match="cannot run here: it needs a GPU of sm_80, and"):
         StepRunner(tmp_path, loopback(), _values(plan))
     (tmp_path / "step.cubin").write_bytes(b"")
@@ -266,8 +266,6 @@ def test_a_damaged_plan_of_needs_is_refused(
     mlp: tuple[tvm.IRModule, Extraction], tmp_path: Path
 ) -> None:
     _write(tmp_path, mlp)
-    file = tmp_path / "plan.json"
-    data = json.loads(file.read_text())
-    file.write_text(json.dumps(data | {"needs": {"gpu": "sm_80", "luck": "much"}}))
+    save_plan(tmp_path, replace(load_plan(tmp_path), needs={"gpu": "sm_80", "luck": "much"}))
     with pytest.raises(ValueError, match=r"needs \['luck'\], which this release does not know"):
         StepRunner(tmp_path, loopback(), _values(load_plan(tmp_path)))

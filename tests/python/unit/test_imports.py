@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # From what everything may import to what nothing may import. A module imports only modules of
 # earlier lines, or of its own.
 LAYERS = [
-    ["_ffi", "errors", "checks"],
+    ["_ffi", "errors", "checks", "kernel_cache"],
     ["allreduce", "graph", "bindings", "target"],
     ["device"],
     ["cluster"],
@@ -25,7 +25,7 @@ LAYERS = [
     ["simulate", "insert", "own_gradients", "workload"],
     ["adjoint", "bound", "search", "lower", "zoo"],
     ["extract"],
-    ["apply", "donate", "fuse_ops"],
+    ["apply", "donate", "fuse_ops", "objects"],
     ["baselines"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],

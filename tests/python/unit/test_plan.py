@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from disco_fuse.build import build
 from disco_fuse.extract import Extraction, extract
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.lower import lower
-from disco_fuse.plan import Plan, load_plan, write_plan
+from disco_fuse.plan import Plan, load_plan, save_plan, write_plan
 from disco_fuse.runner import StepRunner
 from disco_fuse.runtime import loopback
 from disco_fuse.target import host_target
@@ -102,11 +103,17 @@ def test_runs_and_updates_in_place(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 99}, "has schema version 99; this release reads 1"),
+        ({"schema_version": 99}, "has schema version 99; this release reads 2"),
         ({"schema_version": None}, "has schema version None"),
-        ({"step_sha256": "0" * 64}, "its hash differs"),
-        ({"surprise": 1}, "not a complete plan: .*surprise"),
-        ({"tensors": [{"name": "x"}]}, "not a complete plan"),
+        ({"step_sha256": "0" * 64}, "was changed after it was written, in step_sha256;"),
+        (
+            {"world_size": 3, "name": "ours"},
+            "was changed after it was written, in name, world_size;",
+        ),
+        ({"surprise": 1}, "was changed after it was written, in surprise;"),
+        ({"needs": {}}, "was changed after it was written, in needs;"),
+        ({"digests": {}}, "not a complete plan: it has no digest of every entry"),
+        ({"digests": None}, "not a complete plan: it has no digest of every entry"),
     ],
 )
 def test_damaged_plans_are_refused(
@@ -114,6 +121,57 @@ def test_damaged_plans_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         load_plan(_changed(folder, tmp_path, **fields))
+
+
+def test_entries_must_be_complete(folder: Path, tmp_path: Path) -> None:
+    _changed(folder, tmp_path)
+    data = json.loads((tmp_path / "plan.json").read_text())
+    del data["needs"]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="was changed after it was written, in needs;"):
+        load_plan(tmp_path)
+
+
+def test_a_saved_plan_is_whole_again(folder: Path, tmp_path: Path) -> None:
+    _changed(folder, tmp_path)
+    plan = replace(load_plan(folder), world_size=7)
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+
+
+def test_another_step_is_refused(folder: Path, tmp_path: Path) -> None:
+    (_changed(folder, tmp_path) / "step.so").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"step\.so is not the file .* its hash differs"):
+        load_plan(tmp_path)
+
+
+def test_another_tvm_is_refused(folder: Path, tmp_path: Path) -> None:
+    _changed(folder, tmp_path)
+    plan = load_plan(folder)
+    assert plan.needs["tvm"] == tvm.__version__
+    save_plan(tmp_path, replace(plan, needs={**plan.needs, "tvm": "0.26.0"}))
+    message = f"it was compiled by TVM 0.26.0, here is TVM {tvm.__version__}"
+    with pytest.raises(ValueError, match=message):
+        StepRunner(tmp_path, loopback(), {})
+
+
+def test_a_plan_that_cannot_be_made_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the library is linked."""
+    plan = _write(tmp_path)
+    before = (tmp_path / "step.so").read_bytes()
+
+    def full(output: str, *_: object, **__: object) -> None:
+        Path(output).write_bytes(b"half")
+        raise RuntimeError("No space left on device")
+
+    monkeypatch.setattr("tvm.support.cc.create_shared", full)
+    with pytest.raises(RuntimeError, match="No space left on device"):
+        _write(tmp_path)
+    assert load_plan(tmp_path) == plan
+    assert (tmp_path / "step.so").read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["plan.json", "step.so"]
 
 
 def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:

@@ -26,6 +26,12 @@ def find_nvcc() -> Path | None:
     return None if path is None else Path(path)
 
 
+def nvcc_version(nvcc: Path) -> str:
+    """What a compiler says of itself, its release included."""
+    command = [str(nvcc), "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def kernel_source(functions: Mapping[str, tirx.PrimFunc], target: Target) -> str:
     """CUDA source of scheduled kernels, "" where none launches anything.
 
