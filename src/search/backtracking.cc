@@ -1,6 +1,7 @@
 #include "search/backtracking.h"
 
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -14,6 +15,10 @@
 namespace disco_fuse {
 namespace {
 
+/*! Generations that are rebuilt at most: a strategy that is followed up farther from the checkpoint
+ * that it descends from becomes the one of its descendants. */
+constexpr int32_t kMaxDistance = 32;
+
 /*! \brief State of one search; lives for one call of Search. */
 class Backtracking {
  public:
@@ -26,7 +31,9 @@ class Backtracking {
         memory_limit_(graph, config.memory_limit),
         sampler_(graph, config.limits, config.num_tries),
         rng_(seed),
-        queue_(config.queue_cap),
+        queue_(config.queue_cap, config.image_bytes),
+        followed_(-1, config.image_bytes),
+        lineage_(config.limits),
         parent_(graph),
         children_(config.methods.size(), Child{Grouping(graph), {}, {}, -1}) {}
 
@@ -42,11 +49,6 @@ class Backtracking {
   }
 
  private:
-  /*! \brief How a strategy was reached: edits from its parent, or a start. */
-  struct Node {
-    int32_t parent; /*!< < 0: start number -1 - parent */
-    std::vector<Edit> edits;
-  };
   struct Child {
     Grouping grouping;
     std::vector<Edit> edits;
@@ -58,9 +60,9 @@ class Backtracking {
   void FollowUp(const std::vector<Strategy>& initial) {
     bool goes_on = stop_reason_ != StopReason::kInterrupted;
     queue_.Clear();
-    followed_.clear();
+    followed_.Clear();
     parent_.Load(best_.front());
-    queue_.Push({makespan_, parent_.Hash(), parent_.Save(), best_node_});
+    PushStart(makespan_, best_node_);
     for (size_t i = 0; i < initial.size(); ++i) AddStart(initial[i], static_cast<int32_t>(i) + 1);
     if (!goes_on) return;
     phase_ = 1;
@@ -87,7 +89,7 @@ class Backtracking {
   /*! \brief Judges the children of a strategy, and decides whether it shall have more of them. */
   void Follow(Candidate candidate) {
     ++num_steps_;
-    parent_.Restore(candidate.strategy);
+    Recall(&candidate);
     near_.Settle(parent_);
     saw_itself_ = saw_new_ = false;
     for (int32_t i = 0; i < config_.children_per_pop; ++i) Expand(candidate);
@@ -96,8 +98,21 @@ class Backtracking {
     if (returns) {
       queue_.Push(std::move(candidate));
     } else if (config_.refill) {
-      followed_.push_back(std::move(candidate));
+      followed_.Push(std::move(candidate));
     }
+  }
+
+  /*! \brief Makes a strategy that waited the parent, from its image or its base. */
+  void Recall(Candidate* candidate) {
+    if (candidate->image != nullptr) {
+      parent_.Restore(*candidate->image);
+    } else {
+      lineage_.Rebuild(*candidate->base, candidate->node, &parent_);
+      candidate->image = std::make_shared<Grouping::Image>(parent_.Save());
+    }
+    if (lineage_.Distance(candidate->base->node, candidate->node) < kMaxDistance) return;
+    Checkpoint here{*candidate->image, candidate->node};
+    candidate->base = std::make_shared<Checkpoint>(std::move(here));
   }
 
   void AddStart(const Strategy& strategy, int32_t start) {
@@ -106,26 +121,33 @@ class Backtracking {
     near_.Price({&parent_});
     const std::vector<int32_t>& order = near_.Order(0);
     Nanoseconds makespan = memory_limit_.Cost(parent_, order, time);
-    visited_.emplace(strategy.hash(), makespan);
+    visited_.emplace(parent_.Hash(), makespan);
     if (start == 0 || makespan < best_start_makespan_) {
       best_start_ = start;
       best_start_makespan_ = makespan;
     }
-    int32_t node = AddNode(-1 - start, {});
+    int32_t node = lineage_.AddStart(start);
     if (start == 0 || makespan < makespan_) {
       SetBest(parent_.ToStrategy(order), node);
       makespan_ = makespan;
     }
     if (start == 0) initial_makespan_ = time;
-    queue_.Push({makespan, strategy.hash(), parent_.Save(), node});
+    PushStart(makespan, node);
+  }
+
+  /*! \brief Queues what was loaded into parent_; it is rebuilt from nothing older. */
+  void PushStart(Nanoseconds makespan, int32_t node) {
+    auto base = std::make_shared<Checkpoint>(Checkpoint{parent_.Save(), node});
+    auto image = std::make_shared<Grouping::Image>(base->image);
+    queue_.Push({makespan, parent_.Hash(), node, std::move(base), std::move(image)});
   }
 
   /*! \brief Queues again what was followed up before and is still close enough to the best. */
   void Refill() {
-    for (Candidate& candidate : followed_) {
+    while (!followed_.empty()) {
+      Candidate candidate = followed_.Pop();
       if (IsClose(candidate.makespan)) queue_.Push(std::move(candidate));
     }
-    followed_.clear();
   }
 
   bool IsClose(Nanoseconds makespan) const {
@@ -147,13 +169,13 @@ class Backtracking {
     near_.Price(groupings);
     for (const Child& child : children_) {
       if (stop_reason_ != StopReason::kQueueEmpty) return;
-      Judge(parent.node, child);
+      Judge(parent, child);
     }
   }
 
   void MakeChild(EditKind kind, const Candidate& parent, Child* child) {
     child->edits.clear();
-    child->grouping.Restore(parent.strategy);
+    child->grouping.Restore(*parent.image);
     if (config_.num_chains == 0) ApplyEdits(kind, DrawNumEdits(), child);
     for (int32_t i = 0; i < config_.num_chains; ++i) {
       sampler_.ApplyChain(kind, 1 + rng_.Below(config_.beta), &rng_, &child->grouping,
@@ -175,7 +197,7 @@ class Backtracking {
     }
   }
 
-  void Judge(int32_t node, const Child& child) {
+  void Judge(const Candidate& parent, const Child& child) {
     ++num_candidates_;
     auto [entry, is_new] = visited_.emplace(child.hash, Nanoseconds(0));
     saw_new_ = saw_new_ || is_new;
@@ -187,10 +209,11 @@ class Backtracking {
     Nanoseconds makespan = entry->second;
     bool improved = makespan < makespan_;
     if (!child.edits.empty() && IsClose(makespan)) {
-      int32_t reached = AddNode(node, child.edits);
+      int32_t reached = lineage_.Add(parent.node, child.edits);
       if (improved) SetBest(child.grouping.ToStrategy(near_.Order(child.slot)), reached);
       // A strategy that was followed up before may come again: its other children are still open.
-      queue_.Push({makespan, child.hash, child.grouping.Save(), reached});
+      auto image = std::make_shared<Grouping::Image>(child.grouping.Save());
+      queue_.Push({makespan, child.hash, reached, parent.base, std::move(image)});
     }
     if (improved) makespan_ = makespan;
     unchanged_ = improved ? 0 : unchanged_ + 1;
@@ -213,11 +236,6 @@ class Backtracking {
     if (verdict == Verdict::kInterrupted) stop_reason_ = StopReason::kInterrupted;
   }
 
-  int32_t AddNode(int32_t parent, std::vector<Edit> edits) {
-    nodes_.push_back({parent, std::move(edits)});
-    return static_cast<int32_t>(nodes_.size()) - 1;
-  }
-
   void SetBest(Strategy strategy, int32_t node) {
     best_.assign(1, std::move(strategy));
     best_node_ = node;
@@ -235,12 +253,8 @@ class Backtracking {
     result.num_found_candidates = num_found_candidates_;
     result.num_unseen = num_unseen_;
     result.stop_reason = stop_reason_;
-    int32_t node = best_node_;
-    for (; node >= 0; node = nodes_[node].parent) {
-      const std::vector<Edit>& edits = nodes_[node].edits;
-      result.edits.insert(result.edits.begin(), edits.begin(), edits.end());
-    }
-    result.start = -1 - node;
+    result.edits = lineage_.EditsBetween(-1, best_node_);
+    result.start = lineage_.StartOf(best_node_);
     return result;
   }
 
@@ -252,11 +266,11 @@ class Backtracking {
   EditSampler sampler_;
   Rng rng_;
   CandidateQueue queue_;
-  std::vector<Candidate> followed_; /*!< taken from the queue since it was last filled */
+  CandidateQueue followed_; /*!< taken from the queue since it was last filled */
+  Lineage lineage_;
   std::unordered_map<Hash128, Nanoseconds, Hash128Key> visited_; /*!< only grows */
   Grouping parent_;
   std::vector<Child> children_;
-  std::vector<Node> nodes_;
   std::vector<Strategy> best_; /*!< the incumbent, once there is one */
   Nanoseconds makespan_{0};    /*!< like all of the search's: see MemoryLimit */
   Nanoseconds initial_makespan_{0};

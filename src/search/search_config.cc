@@ -24,6 +24,7 @@ void SearchConfig::Check() const {
   Require(patience >= 1, "patience", patience, ">= 1");
   Require(children_per_pop >= 1, "children_per_pop", children_per_pop, ">= 1");
   Require(queue_cap != 0, "queue_cap", queue_cap, ">= 1 or no cap");
+  Require(image_bytes >= 0, "image_bytes", image_bytes, ">= 0");
   Require(num_tries >= 1, "num_tries", num_tries, ">= 1");
   Require(!methods.empty(), "methods", "none", "at least one kind of edit");
   Require(num_starts >= 1, "num_starts", num_starts, ">= 1");

@@ -33,6 +33,9 @@ struct SearchConfig {
   int32_t children_per_pop = 1;
   /*! Strategies kept in the queue, the cheapest ones; < 0: all (the authors' code: 50). */
   int64_t queue_cap = -1;
+  /*! Bytes that images of queued strategies may take, and again those of strategies that refill the
+   * queue; the dearest are rebuilt from their edits when they are popped. Changes no result. */
+  int64_t image_bytes = int64_t{192} << 20;
   /*! Whether a queue that runs empty before patience ends gets back everything within alpha of the
    * best. The paper's algorithm stops there, on small graphs after a handful of candidates. */
   bool refill = false;

@@ -22,7 +22,8 @@ namespace disco_fuse {
 class BlockArray {
  public:
   static constexpr int32_t kBlock = 256; /*!< values; the last block may have fewer */
-  using Image = std::shared_ptr<const std::array<int32_t, kBlock>>;
+  using Block = std::array<int32_t, kBlock>;
+  using Image = std::shared_ptr<const Block>;
 
   /*! \brief All zero. */
   explicit BlockArray(int32_t size) : values_(size, 0), images_((size + kBlock - 1) / kBlock) {}
@@ -34,11 +35,13 @@ class BlockArray {
     values_[i] = value;
     images_[i / kBlock].reset();
   }
+  /*! \brief How many blocks the next Save copies: those written since they were last copied. */
+  int64_t num_unsaved() const { return std::count(images_.begin(), images_.end(), nullptr); }
   /*! \brief What Restore needs; valid until the array is written. */
   const std::vector<Image>& Save() const {
     for (size_t block = 0; block < images_.size(); ++block) {
       if (images_[block] != nullptr) continue;
-      auto image = std::make_shared<std::array<int32_t, kBlock>>();
+      auto image = std::make_shared<Block>();
       std::copy(Begin(block), End(block), image->begin());
       images_[block] = std::move(image);
     }

@@ -25,6 +25,7 @@ class Grouping {
     std::vector<Copy> copies_by_group;
     std::vector<Priority> priorities;
     GroupingHash hash;
+    int64_t own_bytes = 0; /*!< without blocks that were saved, or restored, before */
   };
 
   explicit Grouping(const OpGraph& graph);

@@ -4,10 +4,14 @@ namespace disco_fuse {
 
 Grouping::Image Grouping::Save() const {
   Image image{{}, copies_, copies_by_group_, priorities_, hash_};
+  size_t bytes = 2 * copies_.size() * sizeof(Copy) + priorities_.size() * sizeof(Priority);
   for (const BlockArray* array :
        {&home_, &next_, &num_copies_of_, &group_copies_, &order_, &position_}) {
+    bytes += array->num_unsaved() * sizeof(BlockArray::Block);
     image.arrays.push_back(array->Save());
+    bytes += image.arrays.back().size() * sizeof(BlockArray::Image);
   }
+  image.own_bytes = static_cast<int64_t>(bytes);
   return image;
 }
 

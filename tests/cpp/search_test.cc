@@ -75,6 +75,30 @@ SearchConfig Persistent() {
   return config;
 }
 
+TEST(Search, WhatWaitsWithoutAnImageIsRebuilt) {
+  // Every kind of edit, a queue that is refilled, and generations far beyond a checkpoint.
+  OpGraph graph = TwoLayers(12);
+  CallbackCostModel model = CountingModel();
+  SearchConfig config = Persistent();
+  config.alpha = 1.2;
+  config.beta = 4;
+  config.methods = {EditKind::kFuse,        EditKind::kFuseDuplicate, EditKind::kMergeBuckets,
+                    EditKind::kSplitBucket, EditKind::kMoveGradient,  EditKind::kTakeOut,
+                    EditKind::kReorder};
+  config.max_steps = 6000;
+  config.patience = 6000;
+  SearchResult kept = Search(graph, model, TestCluster(), config, {}, {});
+  config.image_bytes = 0;
+  SearchResult rebuilt = Search(graph, model, TestCluster(), config, {}, {});
+  EXPECT_EQ(rebuilt.best, kept.best);
+  EXPECT_EQ(rebuilt.edits, kept.edits);
+  EXPECT_EQ(rebuilt.num_steps, kept.num_steps);
+  EXPECT_EQ(rebuilt.num_unseen, kept.num_unseen);
+  EXPECT_GT(kept.num_unseen, 1000);
+  config.image_bytes = -1;
+  EXPECT_THROW(Search(graph, model, TestCluster(), config, {}, {}), std::invalid_argument);
+}
+
 TEST(Search, FindsWhatExhaustiveSearchFinds) {
   OpGraph graph = TwoLayers();
   CallbackCostModel model = CountingModel();

@@ -206,7 +206,8 @@ def rows(stages: Sequence[Stage]) -> int:
     An elementwise stage with output ``[d0 .. dn]`` has ``d0 * .. * dn-1`` rows; a vector has one
     row when it is short and none when it is long; a reduction over exactly the last axis has one
     row per result. All stages must agree, where an elementwise stage with one element per row
-    (the division of a mean) agrees with any reduction. Everything else has none.
+    (the division of a mean) agrees with any reduction. Everything else has none; so has a slice,
+    even if it starts at 0: its row is shorter than the one it reads, and no loop runs over both.
     """
     per_row: set[int] = set()
     per_element: set[int] = set()
@@ -219,7 +220,7 @@ def rows(stages: Sequence[Stage]) -> int:
                 return 0
             per_row.add(num_elements(stage.output))
             continue
-        if not is_elementwise(stage):
+        if not is_elementwise(stage) or _reads_part(stage):
             return 0
         shape = shape_of(stage.output)
         count = num_elements(stage.output)
@@ -238,6 +239,21 @@ def rows(stages: Sequence[Stage]) -> int:
         s.combine is not None or result in (num_elements(s.output), _leading(s)) for s in stages
     )
     return result if fits else 0
+
+
+def _reads_part(stage: Stage) -> bool:
+    """Whether an elementwise stage reads only the first elements along some axis of an input."""
+    extents = dict(stage.axes)
+    found = False
+
+    def load(node: tvm.ir.TensorLoad) -> None:
+        nonlocal found
+        for index, extent in zip(node.indices, shape_of(node.source), strict=True):
+            if isinstance(index, tirx.Var) and extents.get(index, extent) < extent:
+                found = True
+
+    tvm_ffi.structural_walk(tirx.Evaluate(stage.value), [(tvm.ir.TensorLoad, load)])
+    return found
 
 
 def _leading(stage: Stage) -> int:

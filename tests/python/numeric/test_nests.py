@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 import tvm
@@ -15,6 +16,7 @@ from disco_fuse.baselines import baseline
 from disco_fuse.bindings import is_op
 from disco_fuse.cost_model import Group, num_nests
 from disco_fuse.extract import Extraction, extract
+from disco_fuse.frontend.optimizer import SGD
 from disco_fuse.frontend.torch import training_step
 from disco_fuse.graph import OpPattern
 from disco_fuse.insert import InsertAllReduce
@@ -23,11 +25,38 @@ from disco_fuse.kernels.cpu import ScheduleCPU
 from disco_fuse.lower import lower
 from disco_fuse.strategy import Edit, Strategy, check, replay
 from disco_fuse.target import host_target
+from disco_fuse.workload import Workload
 
 
-@pytest.fixture(scope="module")
-def lowered() -> tuple[tvm.IRModule, Extraction]:
-    load = workload()
+class Gates(torch.nn.Module):
+    """Two steps of an LSTM: gates are slices of one sum, narrower than what they are read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, c = x.repeat(1, 2), x.repeat(1, 2)
+        for _ in range(2):
+            h, c = self.cell(x, (h, c))
+        return h
+
+
+def gates() -> Workload:
+    return Workload(
+        name="gates",
+        model=Gates(),
+        loss=lambda output, target: ((output - target) ** 2).mean(),
+        optimizer=SGD(lr=0.1),
+        batches=lambda rank, world_size: iter(
+            [(np.ones((4, 8), "float32"), np.ones((4, 16), "float32"))]
+        ),
+    )
+
+
+@pytest.fixture(scope="module", params=[workload, gates], ids=["byte_gpt", "gates"])
+def lowered(request: pytest.FixtureRequest) -> tuple[tvm.IRModule, Extraction]:
+    load = request.param()
     example = [torch.from_numpy(part) for part in load.example_batch()]
     step = training_step(load.model, example, loss=load.loss, optimizer=load.optimizer)
     # Matmuls as library calls. A legalised one, in a group with a view before it, reads a copy of

@@ -75,6 +75,8 @@ def test_rows_of_reductions(build, axes, keep, rows):
         (lambda x: op.nn.softmax(x, 0), (4, 5, 6), 0),
         (lambda x: op.permute_dims(x, [0, 2, 1]), (4, 5, 6), 0),
         (lambda x: op.strided_slice(x, [2], [1], [4]), (4, 5, 6), 0),
+        (lambda x: op.strided_slice(x, [2], [0], [3]), (4, 5, 6), 0),
+        (lambda x: op.strided_slice(x, [2], [0], [6]), (4, 5, 6), 20),
         (op.exp, (4, 5, 6), 20),
         (op.nn.gelu, (4, 5, 6), 20),
         (op.exp, (SMALL_ROW,), 1),
