@@ -112,6 +112,12 @@ def measured(communicator: Communicator) -> None:
     say(communicator, f"measured {result}")
 
 
+def measured_beside_compute(communicator: Communicator) -> None:
+    costs = runtime.measure_beside_compute(communicator, [4096, 4 << 20], 5)
+    rows = [(cost.num_bytes, cost.flight_us, cost.stolen_us) for cost in costs]
+    say(communicator, f"measured {rows}")
+
+
 def overlapped(communicator: Communicator) -> None:
     """The main thread computes until the bucket must have arrived."""
     session = Session(communicator)
@@ -225,6 +231,7 @@ CASES: dict[str, Callable[[Communicator], None]] = {
         broadcast,
         different_plans,
         measured,
+        measured_beside_compute,
         overlapped,
         killed_in_compute,
         killed_in_allreduce,

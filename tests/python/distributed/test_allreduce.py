@@ -46,6 +46,17 @@ def test_measurement_is_the_same_on_all_ranks(run_ranks: RunRanks) -> None:
     assert all(median > 0 and spread >= 0 for _, median, spread in ours)
 
 
+def test_cost_beside_compute_is_the_same_on_all_ranks(run_ranks: RunRanks) -> None:
+    done = run_ranks("ranks.py", "measured_beside_compute")
+    assert done.returncode == 0, done
+    ours, theirs = (ast.literal_eval(text) for text in done.lines("^rank .: measured (.*)$"))
+    assert ours == theirs
+    assert [size for size, _, _ in ours] == [4096, 4 << 20]
+    assert all(flight > 0 and stolen >= 0 for _, flight, stolen in ours)
+    # Copying and adding 4 MiB needs a processor for longer than a page does.
+    assert ours[1][1] > ours[0][1]
+
+
 def test_allreduce_overlaps_computation(run_ranks: RunRanks) -> None:
     done = run_ranks("ranks.py", "overlapped")
     assert done.returncode == 0, done
