@@ -10,6 +10,7 @@ from tvm import relax
 
 from disco_fuse.apply import START
 from disco_fuse.bindings import is_op
+from disco_fuse.bucket_memory import PlaceGradients
 from disco_fuse.donate import DonateBuffers
 from disco_fuse.kernels.analysis import num_nests
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
@@ -60,7 +61,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> BuiltStep:
     # The setting is about the stack of CPU kernels; GPU kernels are built with TVM's defaults.
     config = BUILD_CONFIG if target.kind.name == "llvm" else {}
     with target, tvm.transform.PassContext(config=config):
-        executable = tvm.compile(lowered, target=target, relax_pipeline=vm_pipeline())
+        pipeline = vm_pipeline(place_gradients=target.kind.name == "llvm")
+        executable = tvm.compile(lowered, target=target, relax_pipeline=pipeline)
     return BuiltStep(
         executable=executable,
         num_kernels=kernels,
@@ -108,11 +110,16 @@ def _check_no_host_library(mod: tvm.IRModule) -> None:
                 )
 
 
-def vm_pipeline() -> tvm.transform.Pass:
-    """From a step with updates in place to what the code generator of the Relax VM reads."""
+def vm_pipeline(*, place_gradients: bool = False) -> tvm.transform.Pass:
+    """From a step with updates in place to what the code generator of the Relax VM reads.
+
+    ``place_gradients``: whether gradients are computed in the memory of their buckets, which is the
+    host's.
+    """
     return tvm.transform.Sequential(
         [
             relax.transform.CallTIRRewrite(),
+            *([PlaceGradients()] if place_gradients else []),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),

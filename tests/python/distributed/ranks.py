@@ -21,7 +21,7 @@ from disco_fuse.runtime import Communicator, EventKind, Session, StepEvents
 from disco_fuse.runtime.session import allreduce_start, allreduce_wait
 
 SIZES = (1, 7, 4095, 65536, 3_000_000)
-DTYPES = (np.float32, np.float64)
+DTYPES = (np.float32, np.float64, np.float16)
 
 
 def say(communicator: Communicator, text: str) -> None:

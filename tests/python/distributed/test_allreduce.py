@@ -10,18 +10,18 @@ import pytest
 from conftest import RunRanks
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5])
 def test_averages_match_numpy_and_ranks_hold_the_same_bits(
     run_ranks: RunRanks, num_ranks: int
 ) -> None:
     done = run_ranks("ranks.py", "averages", num_ranks=num_ranks)
     assert done.returncode == 0, done
     bits = Counter(done.lines(r"^rank \d+: bits (.*)$"))
-    assert len(bits) == 10
+    assert len(bits) == 15
     assert set(bits.values()) == {num_ranks}, bits
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
 def test_many_buckets_in_flight_with_ranks_out_of_step(run_ranks: RunRanks, num_ranks: int) -> None:
     done = run_ranks("ranks.py", "many_buckets", num_ranks=num_ranks)
     assert done.returncode == 0, done

@@ -26,7 +26,7 @@ LAYERS = [
     ["adjoint", "bound", "search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "fuse_ops"],
-    ["baselines"],
+    ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "bench"],
