@@ -112,6 +112,10 @@ def measured(communicator: Communicator) -> None:
     say(communicator, f"measured {result}")
 
 
+def measured_4mb(communicator: Communicator) -> None:
+    say(communicator, f"measured {runtime.measure_allreduce(communicator, [4 << 20], 3)}")
+
+
 def measured_beside_compute(communicator: Communicator) -> None:
     costs = runtime.measure_beside_compute(communicator, [4096, 4 << 20], 5)
     rows = [(cost.num_bytes, cost.flight_us, cost.stolen_us) for cost in costs]
@@ -231,6 +235,7 @@ CASES: dict[str, Callable[[Communicator], None]] = {
         broadcast,
         different_plans,
         measured,
+        measured_4mb,
         measured_beside_compute,
         overlapped,
         killed_in_compute,

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # From what everything may import to what nothing may import. A module imports only modules of
 # earlier lines, or of its own.
 LAYERS = [
-    ["_ffi", "errors", "checks"],
+    ["_ffi", "errors", "checks", "namespaces"],
     ["allreduce", "graph", "bindings", "target"],
     ["device"],
     ["cluster"],
@@ -29,7 +29,7 @@ LAYERS = [
     ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner", "bench"],
+    ["profile", "runner", "bench", "slow_link"],
     ["compare"],
     ["cli"],
 ]
