@@ -33,8 +33,9 @@ from disco_fuse.kernels.generate_matmul import GenerateMatmul
 from disco_fuse.kernels.library import library_available, load_library
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
-from disco_fuse.profile import ProfileDatabase, choose_generated, measure_device, profile_ops
+from disco_fuse.profile import ProfileDatabase, choose_generated, measure_device
 from disco_fuse.profile.allreduce import profile_allreduce
+from disco_fuse.profile.in_step import profile_in_step
 from disco_fuse.search import search
 from disco_fuse.simulate import schedule, simulate
 from disco_fuse.target import host_target
@@ -101,8 +102,8 @@ def main() -> int:
     mod = lower(InsertAllReduce()(step.mod), target, library=library)
     say(f"training step imported: {len(step.gradient_names)} gradients")
 
-    # 3. What the machine can do: every distinct kernel (matmuls as library call and generated, of
-    #    which the faster is taken), and AllReduce between the ranks.
+    # 3. What the machine can do: matmuls as library call and generated, of which the faster is
+    #    taken; every kernel, in a step that all ranks run; AllReduce between ranks that compute.
     device = measure_device(target)
     with ProfileDatabase(options.output / "profile.sqlite") as database:
         if library:
@@ -111,22 +112,22 @@ def main() -> int:
             bar.close()
             mod = GenerateMatmul(chosen, target)(mod)
             say(f"generated kernels are faster for {len(chosen)} distinct matmuls")
-        extraction = extract(mod)
-        graph = extraction.graph
-        bar, progress = progress_bar("profiling kernels")
-        op_times_us = profile_ops(mod, extraction, target, database, progress)
-        bar.close()
+    extraction = extract(mod)
+    graph = extraction.graph
+    op_times_us = profile_in_step(mod, extraction, target, options.ranks)
     say(f"profiled {graph.num_ops} ops")
+    transport = profile_allreduce(options.ranks)
     cluster = ClusterSpec(
         name=f"{options.ranks} ranks of this machine over shared memory",
         world_size=options.ranks,
         device=device,
-        allreduce=profile_allreduce(options.ranks),
-        contention=1.0,
+        allreduce=transport.allreduce,
+        contention=transport.contention,
     )
     say(
         f"device: {device.bandwidth_gbps:.0f} GB/s, launch {device.launch_us:.2f} us; "
-        f"AllReduce of 1 MiB: {cluster.allreduce.time_us(2**20):.0f} us"
+        f"AllReduce of 1 MiB beside compute: {cluster.allreduce.time_us(2**20):.0f} us, meanwhile "
+        f"compute takes {cluster.contention:.2f} times as long"
     )
 
     # 4. Joint search for op and tensor fusion, started from the unfused graph and the baselines.

@@ -11,6 +11,7 @@ from tvm.relax import vm_build
 
 from disco_fuse.apply import START
 from disco_fuse.bindings import is_op
+from disco_fuse.bucket_memory import PlaceGradients
 from disco_fuse.donate import DonateBuffers
 from disco_fuse.kernel_cache import KernelCache
 from disco_fuse.kernels.analysis import num_nests
@@ -87,14 +88,15 @@ def _compile_at_once(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
     # The setting is about the stack of CPU kernels; GPU kernels are built with TVM's defaults.
     config = BUILD_CONFIG if target.kind.name == "llvm" else {}
     with target, tvm.transform.PassContext(config=config):
-        return tvm.compile(mod, target=target, relax_pipeline=vm_pipeline())
+        pipeline = vm_pipeline(place_gradients=target.kind.name == "llvm")
+        return tvm.compile(mod, target=target, relax_pipeline=pipeline)
 
 
 def _link(mod: tvm.IRModule, target: tvm.target.Target, cache: KernelCache) -> tuple[Any, int]:
     """An executable of object files, and the number of kernels that were not in the cache."""
     builder = relax.ExecBuilder()
     with target:
-        rest = vm_build._vmcodegen(builder, vm_pipeline()(mod))
+        rest = vm_build._vmcodegen(builder, vm_pipeline(place_gradients=True)(mod))
     objects = compile_kernels(_prim_funcs(rest), target, cache)
     executable = vm_build._vmlink(builder, target, ext_libs=list(objects.modules))
     return executable, objects.num_compiled
@@ -147,11 +149,16 @@ def _check_no_host_library(mod: tvm.IRModule) -> None:
                 )
 
 
-def vm_pipeline() -> tvm.transform.Pass:
-    """From a step with updates in place to what the code generator of the Relax VM reads."""
+def vm_pipeline(*, place_gradients: bool = False) -> tvm.transform.Pass:
+    """From a step with updates in place to what the code generator of the Relax VM reads.
+
+    ``place_gradients``: whether gradients are computed in the memory of their buckets, which is the
+    host's.
+    """
     return tvm.transform.Sequential(
         [
             relax.transform.CallTIRRewrite(),
+            *([PlaceGradients()] if place_gradients else []),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),

@@ -117,6 +117,7 @@ def run(
     hosts: Mapping[str, int] | None = None,
     oversubscribe: bool = False,
     mpirun_args: Sequence[str] = (),
+    prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `num_ranks` ranks and wait for it.
 
@@ -128,6 +129,8 @@ def run(
         Seconds after which all ranks are ended.
     capture
         Whether to return the output instead of passing it through.
+    prefix
+        A command that runs the one behind it, e.g. in another network namespace.
 
     Raises
     ------
@@ -142,6 +145,7 @@ def run(
         oversubscribe=oversubscribe,
         mpirun_args=mpirun_args,
     )
+    argv = [*prefix, *argv]
     pipe = subprocess.PIPE if capture else None
     # The ranks inherit the caller's environment, as children do; nothing is read from it here.
     # A session of its own: all processes of the job can be signalled, and only they.

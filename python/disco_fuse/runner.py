@@ -96,6 +96,10 @@ class StepRunner:
             self.step(batch)
         return self._session.events()
 
+    def copied_bytes(self) -> int:
+        """Bytes of gradients that the last step had to copy into their buckets."""
+        return sum(self._session.copied_bytes().values())
+
     def values(self) -> dict[str, NDArray[Any]]:
         """A copy of the present state, by name."""
         names = [spec.name for spec in self.plan.tensors[self.plan.num_inputs :]]

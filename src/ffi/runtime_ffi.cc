@@ -1,4 +1,6 @@
 #include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
@@ -52,15 +54,29 @@ char* HostData(const ffi::TensorView& tensor) {
   return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
 }
 
-TensorSpan ToSpan(const ffi::TensorView& tensor) {
-  const DLDataType dtype = tensor.dtype();
-  if (dtype.code != kDLFloat || dtype.lanes != 1 || (dtype.bits != 32 && dtype.bits != 64)) {
-    TVM_FFI_THROW(TypeError) << "a gradient is of " << ffi::DLDataTypeToString(dtype)
-                             << "; allowed: float32, float64";
+DataType ToDataType(const DLDataType& dtype) {
+  if (dtype.lanes == 1) {
+    if (dtype.code == kDLFloat && dtype.bits == 32) return DataType::kFloat32;
+    if (dtype.code == kDLFloat && dtype.bits == 64) return DataType::kFloat64;
+    if (dtype.code == kDLFloat && dtype.bits == 16) return DataType::kFloat16;
+    if (dtype.code == kDLBfloat && dtype.bits == 16) return DataType::kBfloat16;
   }
-  return {HostData(tensor), tensor.numel(),
-          dtype.bits == 32 ? DataType::kFloat32 : DataType::kFloat64};
+  TVM_FFI_THROW(TypeError) << "a gradient is of " << ffi::DLDataTypeToString(dtype)
+                           << "; allowed: float16, bfloat16, float32, float64";
+  TVM_FFI_UNREACHABLE();
 }
+
+TensorSpan ToSpan(const ffi::TensorView& tensor) {
+  return {HostData(tensor), tensor.numel(), ToDataType(tensor.dtype())};
+}
+
+/*! \brief A piece of a bucket's memory, which lives as long as any tensor in it. */
+struct BucketPiece {
+  std::shared_ptr<char> memory;
+  int64_t offset_bytes;
+  void AllocData(DLTensor* tensor) { tensor->data = memory.get() + offset_bytes; }
+  void FreeData(DLTensor*) {}
+};
 
 }  // namespace
 
@@ -154,6 +170,24 @@ void AllReduceWait(ffi::PackedArgs args, ffi::Any*) {
   Translate([&] { self->session.Wait(bucket, self->arguments, CheckInterruptOfPython); });
 }
 
+/*!
+ * \brief What a compiled step calls instead of allocating a gradient: (bucket, offset in bytes,
+ * bytes of the whole bucket, shape, dtype) to a tensor in the memory in which the bucket travels.
+ */
+ffi::Tensor BucketTensor(int64_t bucket, int64_t offset_bytes, int64_t num_bytes,
+                         const ffi::Shape& shape, const ffi::String& dtype) {
+  SessionObj* self = RequireSession("disco_fuse.runtime.bucket_tensor");
+  const DLDataType type = ffi::StringToDLDataType(dtype);
+  const auto size = static_cast<int64_t>(ffi::GetDataSize(shape.Product(), type));
+  if (offset_bytes < 0 || size > num_bytes - offset_bytes) {
+    TVM_FFI_THROW(ValueError) << "bucket " << bucket << " of " << num_bytes
+                              << " bytes has no room for " << size << " bytes at " << offset_bytes;
+  }
+  auto memory = Translate([&] { return self->session.BucketMemory(bucket, num_bytes); });
+  return ffi::Tensor::FromNDAlloc(BucketPiece{std::move(memory), offset_bytes}, shape, type,
+                                  DLDevice{kDLCPU, 0});
+}
+
 /*! \brief A Relax VM instrument: (function, name, before_run, return value, arguments...). */
 void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   SessionObj* self = RequireSession("disco_fuse.runtime.record_kernel");
@@ -210,6 +244,13 @@ void CopyEvents(const SessionRef& session, const ffi::TensorView& rows) {
   }
 }
 
+/*! \brief Bytes that were copied into each bucket in the last step, by bucket. */
+ffi::Map<int64_t, int64_t> CopiedBytes(const SessionRef& session) {
+  ffi::Map<int64_t, int64_t> copied;
+  for (const auto& [bucket, bytes] : session->session.CopiedBytes()) copied.Set(bucket, bytes);
+  return copied;
+}
+
 ffi::Array<ffi::String> KernelNames(const SessionRef& session) {
   ffi::Array<ffi::String> names;
   for (const std::string& name : session->session.kernel_names()) names.push_back(name);
@@ -251,8 +292,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("disco_fuse.runtime.num_dropped_events",
            [](const SessionRef& self) { return self->session.num_dropped(); })
       .def("disco_fuse.runtime.copy_events", CopyEvents)
-      .def("disco_fuse.runtime.kernel_names", KernelNames);
+      .def("disco_fuse.runtime.kernel_names", KernelNames)
+      .def("disco_fuse.runtime.copied_bytes", CopiedBytes);
   refl::GlobalDef()
+      .def("disco_fuse.runtime.bucket_tensor", BucketTensor)
       .def_packed("disco_fuse.runtime.allreduce_start", AllReduceStart)
       .def_packed("disco_fuse.runtime.allreduce_start_sum", AllReduceStartSum)
       .def_packed("disco_fuse.runtime.allreduce_wait", AllReduceWait)

@@ -6,9 +6,20 @@
 
 namespace disco_fuse::runtime {
 
-enum class DataType { kFloat32, kFloat64 };
+enum class DataType { kFloat32, kFloat64, kFloat16, kBfloat16 };
 
-inline int64_t SizeOf(DataType dtype) { return dtype == DataType::kFloat32 ? 4 : 8; }
+inline int64_t SizeOf(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat32:
+      return 4;
+    case DataType::kFloat64:
+      return 8;
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return 2;
+  }
+  return 0;  // not reached: all types are above
+}
 
 enum class Reduction { kSum, kAverage };
 
@@ -38,7 +49,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  /*! \brief Replaces `data` on every rank by the same bits: the sum or average over all ranks. */
+  /*!
+   * \brief Replaces `data` on every rank by the same bits: the sum or average over all ranks.
+   *
+   * Sixteen-bit numbers are added in float and rounded once for every rank that adds.
+   */
   virtual void AllReduce(const CollectiveName& name, void* data, int64_t count, DataType dtype,
                          Reduction reduction, const ProgressControl& control) = 0;
 

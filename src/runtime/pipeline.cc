@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "runtime/reduce.h"
+
 namespace disco_fuse::runtime {
 
 namespace {
@@ -26,28 +28,6 @@ constexpr auto kIdleLongestSleep = microseconds(50);
 struct StatusRoom {
   alignas(16) char bytes[128];
 };
-
-template <typename T>
-void AddTo(T* __restrict__ target, const T* __restrict__ values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] += values[i];
-}
-
-template <typename T>
-void AddToThenScale(T* __restrict__ target, const T* __restrict__ values, int64_t count, T scale) {
-  for (int64_t i = 0; i < count; ++i) target[i] = (target[i] + values[i]) * scale;
-}
-
-template <typename T>
-void Reduce(const Incoming& message, const char* values, double scale) {
-  const int64_t count = message.num_bytes / static_cast<int64_t>(sizeof(T));
-  T* target = reinterpret_cast<T*>(message.data);
-  const T* operand = reinterpret_cast<const T*>(values);
-  if (message.arrival == Arrival::kAdd) {
-    AddTo(target, operand, count);
-  } else {
-    AddToThenScale(target, operand, count, static_cast<T>(scale));
-  }
-}
 
 }  // namespace
 
@@ -127,11 +107,8 @@ bool Pipeline::TakeIncoming(const MessagePlan& plan) {
     const Incoming& message = plan.incoming[received_.num_done];
     if (message.arrival != Arrival::kStore) {
       const char* values = staging_.get() + slot * kChunkBytes;
-      if (plan.dtype == DataType::kFloat32) {
-        Reduce<float>(message, values, plan.scale);
-      } else {
-        Reduce<double>(message, values, plan.scale);
-      }
+      const double scale = message.arrival == Arrival::kAdd ? 1.0 : plan.scale;
+      AddThenScale(message.data, values, message.num_bytes / SizeOf(plan.dtype), plan.dtype, scale);
     }
     ++received_.num_done;
     progressed = true;

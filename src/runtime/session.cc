@@ -1,7 +1,9 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -12,6 +14,12 @@ namespace {
 [[noreturn]] void ThrowInvalid(int64_t bucket, const std::string& reason) {
   throw std::invalid_argument("bucket " + std::to_string(bucket) + ": " + reason);
 }
+
+int64_t AlignUp(int64_t num_bytes) {
+  return (num_bytes + kGradientAlignment - 1) / kGradientAlignment * kGradientAlignment;
+}
+
+int64_t Bytes(const TensorSpan& tensor) { return tensor.count * SizeOf(tensor.dtype); }
 
 }  // namespace
 
@@ -73,7 +81,7 @@ void Session::Start(int64_t id, const std::vector<TensorSpan>& tensors, Reductio
   if (tensors.empty()) ThrowInvalid(id, "has no tensors; at least one is needed");
   for (const TensorSpan& tensor : tensors) {
     if (tensor.dtype != tensors.front().dtype) {
-      ThrowInvalid(id, "mixes float32 and float64; the tensors of a bucket must have one dtype");
+      ThrowInvalid(id, "mixes dtypes; the tensors of a bucket must have one");
     }
   }
   Bucket* bucket = FindOrCreate(id);
@@ -111,34 +119,61 @@ void Session::Wait(int64_t id, const std::vector<TensorSpan>& tensors,
   main_log_.Add({EventKind::kWait, id, start, Now()});
 }
 
+std::shared_ptr<char> Session::BucketMemory(int64_t id, int64_t num_bytes) {
+  if (num_bytes < 1) ThrowInvalid(id, "needs at least one byte of memory");
+  Bucket* bucket = FindOrCreate(id);
+  if (bucket->in_flight)
+    ThrowInvalid(id, "is in flight; its memory cannot be written before a wait");
+  Reserve(bucket, num_bytes);
+  return bucket->buffer;
+}
+
+std::map<int64_t, int64_t> Session::CopiedBytes() const {
+  std::map<int64_t, int64_t> copied;
+  for (const auto& [id, bucket] : buckets_) copied[id] = bucket.copied_bytes;
+  return copied;
+}
+
+void Session::Reserve(Bucket* bucket, int64_t num_bytes) {
+  if (num_bytes <= bucket->capacity_bytes) return;
+  num_bytes = AlignUp(num_bytes);
+  void* memory = std::aligned_alloc(kGradientAlignment, static_cast<size_t>(num_bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, static_cast<size_t>(num_bytes));  // what lies between gradients travels
+  bucket->buffer = std::shared_ptr<char>(static_cast<char*>(memory), std::free);
+  bucket->capacity_bytes = num_bytes;
+}
+
 void Session::Pack(Bucket* bucket) {
-  bucket->count = 0;
-  for (const TensorSpan& tensor : bucket->tensors) bucket->count += tensor.count;
+  bucket->copied_bytes = 0;
   if (bucket->tensors.size() == 1) {
     bucket->data = bucket->tensors.front().data;
+    bucket->count = bucket->tensors.front().count;
     return;
   }
-  const int64_t element_bytes = SizeOf(bucket->tensors.front().dtype);
-  const int64_t num_bytes = bucket->count * element_bytes;
-  if (num_bytes > bucket->capacity_bytes) {
-    bucket->buffer.reset(new char[num_bytes]);
-    bucket->capacity_bytes = num_bytes;
-  }
+  int64_t num_bytes = 0;
+  for (const TensorSpan& tensor : bucket->tensors) num_bytes = AlignUp(num_bytes) + Bytes(tensor);
+  Reserve(bucket, num_bytes);
   bucket->data = bucket->buffer.get();
-  char* target = bucket->buffer.get();
+  bucket->count = num_bytes / SizeOf(bucket->tensors.front().dtype);
+  int64_t offset = 0;
   for (const TensorSpan& tensor : bucket->tensors) {
-    std::memcpy(target, tensor.data, tensor.count * element_bytes);
-    target += tensor.count * element_bytes;
+    char* place = bucket->buffer.get() + AlignUp(offset);
+    offset = AlignUp(offset) + Bytes(tensor);
+    if (place == tensor.data) continue;
+    std::memcpy(place, tensor.data, static_cast<size_t>(Bytes(tensor)));
+    bucket->copied_bytes += Bytes(tensor);
   }
 }
 
 void Session::Unpack(const Bucket& bucket) {
   if (bucket.tensors.size() == 1) return;
-  const int64_t element_bytes = SizeOf(bucket.tensors.front().dtype);
-  const char* source = bucket.buffer.get();
+  int64_t offset = 0;
   for (const TensorSpan& tensor : bucket.tensors) {
-    std::memcpy(tensor.data, source, tensor.count * element_bytes);
-    source += tensor.count * element_bytes;
+    const char* place = bucket.buffer.get() + AlignUp(offset);
+    offset = AlignUp(offset) + Bytes(tensor);
+    if (place == tensor.data) continue;
+    std::memcpy(tensor.data, place, static_cast<size_t>(Bytes(tensor)));
   }
 }
 

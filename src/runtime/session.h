@@ -14,6 +14,12 @@
 
 namespace disco_fuse::runtime {
 
+/*!
+ * \brief What every gradient's place in a bucket is a multiple of, in bytes: TVM's kernels rely on
+ * it (its kAllocAlignment). Python lays out buckets by the same rule (bucket_memory.py).
+ */
+constexpr int64_t kGradientAlignment = 64;
+
 /*! \brief The elements of one contiguous tensor in host memory. */
 struct TensorSpan {
   void* data;
@@ -46,6 +52,17 @@ class Session {
   void BeginStep();
   void FinishStep();
 
+  /*!
+   * \brief At least `num_bytes` of memory, all zero when new, in which `bucket` travels.
+   *
+   * Gradients that are computed there need not be copied: the first one at 0, every other at the
+   * next multiple of kGradientAlignment behind the one before. Not while the bucket is in flight.
+   */
+  std::shared_ptr<char> BucketMemory(int64_t bucket, int64_t num_bytes);
+
+  /*! \brief Bytes that the last Start of every bucket had to copy, by bucket. */
+  std::map<int64_t, int64_t> CopiedBytes() const;
+
   /*! \brief Takes the gradients of `bucket`; until Wait nobody may touch them. */
   void Start(int64_t bucket, const std::vector<TensorSpan>& tensors,
              Reduction reduction = Reduction::kAverage);
@@ -66,8 +83,9 @@ class Session {
  private:
   struct Bucket {
     std::vector<TensorSpan> tensors;
-    std::unique_ptr<char[]> buffer;  // several tensors only: a single one travels in place
+    std::shared_ptr<char> buffer;  // several tensors only: a single one travels in place
     int64_t capacity_bytes = 0;
+    int64_t copied_bytes = 0;
     void* data = nullptr;
     int64_t count = 0;
     bool in_flight = false;
@@ -77,6 +95,7 @@ class Session {
 
   std::chrono::nanoseconds Now() const { return std::chrono::steady_clock::now() - step_begin_; }
   Bucket* FindOrCreate(int64_t bucket);
+  static void Reserve(Bucket* bucket, int64_t num_bytes);
   static void Pack(Bucket* bucket);
   static void Unpack(const Bucket& bucket);
   void RequireNothingInFlight(const char* action) const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/mpi_communicator.h"
+#include "runtime/reduce.h"
 #include "runtime_fake_mpi.h"
 
 namespace disco_fuse::runtime {
@@ -77,6 +78,35 @@ TEST(MpiCommunicatorTest, AveragesAndAllRanksHoldTheSameBits) {
     }
     ExpectReduced<double>(world_size, 3, DataType::kFloat64, Reduction::kAverage);
     ExpectReduced<double>(world_size, 200'001, DataType::kFloat64, Reduction::kAverage);
+  }
+}
+
+/*! \brief Averages of small integers: no addition is rounded, only the average, once. */
+void ExpectSixteenBitAverages(int world_size, int64_t count, DataType dtype,
+                              uint16_t (*narrow)(float)) {
+  const auto value = [](int rank, int64_t i) { return static_cast<float>((i + 3 * rank) % 17); };
+  FakeWorld world(world_size);
+  const ProgressControl control;
+  std::vector<std::vector<uint16_t>> results(world_size);
+  RunRanks(&world, world_size, [&](MpiCommunicator* communicator, int rank) {
+    for (int64_t i = 0; i < count; ++i) results[rank].push_back(narrow(value(rank, i)));
+    communicator->AllReduce({"bucket", 0}, results[rank].data(), count, dtype, Reduction::kAverage,
+                            control);
+  });
+  for (int64_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (int rank = 0; rank < world_size; ++rank) sum += value(rank, i);
+    ASSERT_EQ(results[0][i], narrow(sum * (1.0F / static_cast<float>(world_size)))) << i;
+  }
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+}
+
+TEST(MpiCommunicatorTest, SixteenBitAveragesAreComputedInFloat) {
+  for (int world_size : {2, 3, 4, 5}) {
+    for (int64_t count : {int64_t{5}, int64_t{20'000}}) {  // in one message, and around the ring
+      ExpectSixteenBitAverages(world_size, count, DataType::kFloat16, FloatToHalf);
+      ExpectSixteenBitAverages(world_size, count, DataType::kBfloat16, FloatToBfloat16);
+    }
   }
 }
 

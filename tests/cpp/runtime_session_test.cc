@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <string>
@@ -74,6 +75,45 @@ TEST_F(SessionTest, SeveralTensorsTravelTogetherAndComeBack) {
   EXPECT_EQ(a, (std::vector<float>{1, 2}));
   EXPECT_EQ(b, (std::vector<float>{3}));
   EXPECT_EQ(c, (std::vector<float>{4, 5, 6}));
+}
+
+TEST_F(SessionTest, GradientsInTheMemoryOfTheirBucketAreNotCopied) {
+  // 16 floats are 64 bytes: the second lies behind the first, the third behind a gap.
+  const std::shared_ptr<char> memory = session_->BucketMemory(0, 64 + 4 + 60 + 8);
+  auto* floats = reinterpret_cast<float*>(memory.get());
+  for (int i = 0; i < 34; ++i) EXPECT_EQ(floats[i], 0.0F);
+  std::fill(floats, floats + 16, 2.0F);
+  floats[16] = 4.0F;
+  floats[32] = 6.0F;
+  floats[33] = 8.0F;
+  const std::vector<TensorSpan> tensors{{floats, 16, DataType::kFloat32},
+                                        {floats + 16, 1, DataType::kFloat32},
+                                        {floats + 32, 2, DataType::kFloat32}};
+  session_->Start(0, tensors);
+  EXPECT_THROW(session_->BucketMemory(0, 8), std::invalid_argument);
+  session_->Wait(0, tensors, NeverInterrupt);
+  EXPECT_EQ(floats[15], 1.0F);
+  EXPECT_EQ(floats[16], 2.0F);
+  EXPECT_EQ(floats[17], 0.0F);
+  EXPECT_EQ(floats[33], 4.0F);
+  EXPECT_EQ(session_->CopiedBytes(), (std::map<int64_t, int64_t>{{0, 0}}));
+}
+
+TEST_F(SessionTest, OnlyGradientsElsewhereAreCopied) {
+  const std::shared_ptr<char> memory = session_->BucketMemory(5, 64 + 12);
+  auto* floats = reinterpret_cast<float*>(memory.get());
+  floats[0] = 2.0F;
+  std::vector<float> other{4, 6, 8};
+  const std::vector<TensorSpan> tensors{{floats, 1, DataType::kFloat32}, Span(&other)};
+  session_->Start(5, tensors);
+  session_->Wait(5, tensors, NeverInterrupt);
+  EXPECT_EQ(floats[0], 1.0F);
+  EXPECT_EQ(other, (std::vector<float>{2, 3, 4}));
+  EXPECT_EQ(session_->CopiedBytes(), (std::map<int64_t, int64_t>{{5, 12}}));
+  std::vector<float> alone{2};
+  session_->Start(6, {Span(&alone)});
+  session_->Wait(6, {Span(&alone)}, NeverInterrupt);
+  EXPECT_EQ(session_->CopiedBytes().at(6), 0);
 }
 
 TEST_F(SessionTest, BucketBuffersGrowAndChangeType) {

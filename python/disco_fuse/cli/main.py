@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from disco_fuse import __version__
+from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.extract import extract
@@ -25,3 +26,4 @@ main.add_command(ops)
 main.add_command(extract)
 main.add_command(tune)
 main.add_command(bench_search)
+main.add_command(bench)

@@ -5,49 +5,18 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from disco_fuse.compare.report import StrategyResult
+from disco_fuse.compare.report import PYTORCH_DDP, Breakdown, StrategyResult
+from disco_fuse.compare.spec import ComparisonSpec, DdpOptions
 from disco_fuse.launch import run
 from disco_fuse.plan import Plan, load_plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonSpec:
-    """What every rank of a comparison is told, in one JSON file.
-
-    Attributes
-    ----------
-    workload : str
-        As :func:`disco_fuse.workload.load_workload` takes it.
-    plans : mapping of str to str
-        Strategy -> plan folder, in the order of the report.
-    values, results, rendezvous : str
-        Files: initial state (npz), where rank 0 writes, where DDP's ranks meet.
-    num_ranks, num_warmup, num_steps : int
-    with_ddp : bool
-        Run PyTorch DDP as well.
-    """
-
-    workload: str
-    plans: Mapping[str, str]
-    values: str
-    results: str
-    rendezvous: str
-    num_ranks: int
-    num_warmup: int
-    num_steps: int
-    with_ddp: bool
-
-    @staticmethod
-    def read(path: Path) -> ComparisonSpec:
-        """The spec in file ``path``."""
-        return ComparisonSpec(**json.loads(path.read_text(encoding="utf-8")))
+from disco_fuse.profile.allreduce import RunRanks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +24,18 @@ class Comparison:
     """Results in the order of the plans, and the measured timelines of every rank.
 
     ``timelines[strategy][rank]`` holds ``rows`` (kind, id, start_ns, finish_ns) and
-    ``kernel_names`` of one step with kernels recorded.
+    ``kernel_names`` of one step with kernels recorded. ``limits`` is what
+    :func:`disco_fuse.compare.limits.measure_limits` returned, if it was asked for. ``failed`` tells
+    why strategies that are not in the results did not run.
     """
 
     results: tuple[StrategyResult, ...]
     timelines: Mapping[str, list[dict[str, Any]]]
+    limits: Mapping[str, float] | None
+    failed: Mapping[str, str]
+
+
+_DEFAULT_DDP: Mapping[str, DdpOptions] = {PYTORCH_DDP: DdpOptions()}
 
 
 def compare(
@@ -70,13 +46,27 @@ def compare(
     num_ranks: int,
     num_steps: int,
     num_warmup: int = 5,
-    with_ddp: bool = True,
+    ddp: Mapping[str, DdpOptions] = _DEFAULT_DDP,
+    limits_of: str | None = None,
+    gradient_bytes: int = 0,
     timeout_s: float = 600.0,
+    run_ranks: RunRanks = run,
 ) -> Comparison:
     """Run all plans (and PyTorch DDP) in the same processes, one step of each in turn.
 
     A noisy moment of the machine so hits all alike. Every strategy trains its own copy of the
     state on the same batches.
+
+    Parameters
+    ----------
+    ddp : mapping of str to DdpOptions
+        Ways to run PyTorch DDP, by name.
+    limits_of : str, optional
+        A plan whose limits are measured as well.
+    gradient_bytes : int
+        Of all gradients; needed with ``limits_of``.
+    run_ranks : callable
+        Starts the ranks: :func:`disco_fuse.launch.run` or something with its signature.
 
     Raises
     ------
@@ -99,19 +89,24 @@ def compare(
             num_ranks=num_ranks,
             num_warmup=num_warmup,
             num_steps=num_steps,
-            with_ddp=with_ddp,
+            ddp=ddp,
+            limits_of=limits_of,
+            gradient_bytes=gradient_bytes,
         )
         np.savez(spec.values, **dict(values))  # type: ignore[arg-type]
         file = folder / "spec.json"
-        file.write_text(json.dumps(asdict(spec)), encoding="utf-8")
+        spec.write(file)
         program = ["-m", "disco_fuse.compare.worker", str(file)]
-        finished = run(program, num_ranks, timeout_s=timeout_s)
+        finished = run_ranks(program, num_ranks, timeout_s=timeout_s)
         if finished.returncode != 0 or not Path(spec.results).is_file():
             raise RuntimeError(f"the ranks ended with exit status {finished.returncode}")
         measured = json.loads(Path(spec.results).read_text(encoding="utf-8"))
+    rows = measured["strategies"]
     return Comparison(
-        results=tuple(_result(name, m, loaded.get(name)) for name, m in measured.items()),
-        timelines={name: m["timelines"] for name, m in measured.items() if m["timelines"]},
+        results=tuple(_result(name, row, loaded.get(name)) for name, row in rows.items()),
+        timelines={name: row["timelines"] for name, row in rows.items() if row["timelines"]},
+        limits=measured["limits"],
+        failed=measured["failed"],
     )
 
 
@@ -124,4 +119,5 @@ def _result(name: str, measured: Mapping[str, Any], plan: Plan | None) -> Strate
         step_times_us=tuple(measured["step_times_us"]),
         overlap=measured["overlap"],
         losses=tuple(measured["losses"]),
+        breakdown=measured["breakdown"] and Breakdown(**measured["breakdown"]),
     )

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 PYTORCH_DDP = "pytorch_ddp"
 LOSS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """Where the time of a step goes, with every kernel recorded: medians, means over ranks.
+
+    Attributes
+    ----------
+    kernels_us : float
+        Inside kernels; longer while messages are under way.
+    exposed_us : float
+        The main thread waits for a bucket.
+    overhead_us : float
+        The rest of the step: starting kernels and buckets.
+    copied_bytes : int
+        Gradients that were packed into their bucket, because they could not be computed there.
+    """
+
+    kernels_us: float
+    exposed_us: float
+    overhead_us: float
+    copied_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +52,8 @@ class StrategyResult:
         Share of AllReduce time during which a kernel ran, mean over ranks and steps.
     losses : tuple of float
         Loss of every step, warm-up included, mean over ranks.
+    breakdown : Breakdown or None
+        None for PyTorch.
     """
 
     name: str
@@ -39,6 +63,7 @@ class StrategyResult:
     step_times_us: tuple[float, ...]
     overlap: float | None
     losses: tuple[float, ...]
+    breakdown: Breakdown | None = None
 
     def step_time_us(self) -> dict[str, float]:
         """Median, 10th and 90th percentile."""
@@ -48,7 +73,9 @@ class StrategyResult:
 
 def best_baseline(results: Sequence[StrategyResult]) -> StrategyResult:
     """The fastest measured TVM baseline: neither ours nor PyTorch's."""
-    candidates = [r for r in results if r.name not in ("disco_fuse", PYTORCH_DDP)]
+    candidates = [
+        r for r in results if r.name != "disco_fuse" and not r.name.startswith(PYTORCH_DDP)
+    ]
     if not candidates:
         raise ValueError(f"no baseline among {[r.name for r in results]}")
     return min(candidates, key=lambda r: r.step_time_us()["median"])
@@ -64,7 +91,7 @@ def check_losses(results: Sequence[StrategyResult], tolerance: float = LOSS_TOLE
     list of str
         One sentence per strategy that differs; empty when all agree.
     """
-    reference = next((r for r in results if r.name == PYTORCH_DDP), results[0])
+    reference = next((r for r in results if r.name.startswith(PYTORCH_DDP)), results[0])
     expected = reference.losses[-1]
     problems = []
     for result in results:
@@ -81,14 +108,14 @@ def format_table(results: Sequence[StrategyResult]) -> str:
     """One line per strategy; the ratio is to the best TVM baseline's median, below 1 is faster."""
     best = best_baseline(results).step_time_us()["median"]
     head = (
-        f"{'strategy':<12} {'kernels':>7} {'AllReduces':>10} {'simulated':>10} {'step time':>10} "
+        f"{'strategy':<20} {'kernels':>7} {'AllReduces':>10} {'simulated':>10} {'step time':>10} "
         f"{'p10':>9} {'p90':>9} {'ratio':>6} {'overlap':>7} {'loss':>8}"
     )
     lines = [head, "-" * len(head)]
     for result in results:
         time = result.step_time_us()
         lines.append(
-            f"{result.name:<12} {_text(result.kernels):>7} {_text(result.allreduces):>10} "
+            f"{result.name:<20} {_text(result.kernels):>7} {_text(result.allreduces):>10} "
             f"{_milliseconds(result.makespan_us):>10} {_milliseconds(time['median']):>10} "
             f"{_milliseconds(time['p10']):>9} {_milliseconds(time['p90']):>9} "
             f"{time['median'] / best:>6.3f} {_share(result.overlap):>7} {result.losses[-1]:>8.4f}"
@@ -110,6 +137,7 @@ def to_json(model: str, world_size: int, results: Sequence[StrategyResult]) -> d
                 "step_time_us": result.step_time_us(),
                 "overlap": result.overlap,
                 "loss": result.losses[-1],
+                "breakdown": result.breakdown and asdict(result.breakdown),
             }
             for result in results
         ],

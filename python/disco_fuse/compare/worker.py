@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from disco_fuse.compare.driver import ComparisonSpec
-from disco_fuse.compare.report import PYTORCH_DDP
+from disco_fuse.compare.limits import measure_limits
+from disco_fuse.compare.spec import ComparisonSpec
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import Communicator, StepEvents, abort_on_error, loopback, mpi
+from disco_fuse.runtime import Communicator, EventKind, StepEvents, abort_on_error, loopback, mpi
 from disco_fuse.workload import load_workload
 
 _NUM_RECORDED_STEPS = 5
@@ -48,13 +49,38 @@ def run_rank(spec: ComparisonSpec, communicator: Communicator) -> dict[str, Any]
         name: _Record(StepRunner(Path(folder), communicator, values))
         for name, folder in spec.plans.items()
     }
-    ddp = None
-    if spec.with_ddp:
-        from disco_fuse.compare.pytorch_ddp import DdpRunner
-
-        ddp = DdpRunner(workload, communicator, Path(spec.rendezvous))
-        records[PYTORCH_DDP] = _Record(ddp)
+    failed: dict[str, str] = {}
     batches = workload.batches(communicator.rank, communicator.world_size)
+    with ExitStack() as stack:
+        if spec.ddp:
+            from disco_fuse.compare.pytorch_ddp import DdpRunner, process_group
+
+            stack.enter_context(process_group(communicator, Path(spec.rendezvous)))
+            for name, options in spec.ddp.items():
+                runner = DdpRunner(workload, options)
+                reason = runner.compile(next(batches)) if options.compiled else None
+                reasons = [text for text in communicator.allgather(reason) if text is not None]
+                if reasons:
+                    failed[name] = reasons[0]
+                else:
+                    records[name] = _Record(runner)
+        _measure(records, batches, communicator, spec)
+    strategies = _gather(records, communicator, spec.num_warmup)
+    limits = None
+    if spec.limits_of is not None:
+        compute = StepRunner(Path(spec.plans[spec.limits_of]), loopback(), values)
+        limits = measure_limits(communicator, compute, next(batches), spec.gradient_bytes)
+    if communicator.rank != 0:
+        return None
+    return {"strategies": strategies, "limits": limits, "failed": failed}
+
+
+def _measure(
+    records: dict[str, _Record],
+    batches: Iterator[Any],
+    communicator: Communicator,
+    spec: ComparisonSpec,
+) -> None:
     order = list(records)
     for step in range(spec.num_warmup + spec.num_steps):
         batch = next(batches)
@@ -68,10 +94,6 @@ def run_rank(spec: ComparisonSpec, communicator: Communicator) -> dict[str, Any]
             communicator.barrier()
             if isinstance(record.runner, StepRunner):
                 record.events.append(record.runner.recorded_step(batch))
-    result = _gather(records, communicator, spec.num_warmup)
-    if ddp is not None:
-        ddp.close()
-    return result if communicator.rank == 0 else None
 
 
 def _timed_step(record: _Record, batch: Any, communicator: Communicator) -> None:
@@ -98,8 +120,23 @@ def _gather(
             "losses": losses.mean(axis=0).tolist(),
             "overlap": float(np.mean(overlaps)) if record.events else None,
             "timelines": timelines if record.events else None,
+            "breakdown": _breakdown(record, communicator),
         }
     return results
+
+
+def _breakdown(record: _Record, communicator: Communicator) -> dict[str, Any] | None:
+    """Fields of a Breakdown, the same on every rank."""
+    if not isinstance(record.runner, StepRunner):
+        return None
+    rows = []
+    for events in record.events:
+        kernels, exposed = events.total_us(EventKind.KERNEL), events.total_us(EventKind.WAIT)
+        rows.append((kernels, exposed, events.total_us(EventKind.STEP) - kernels - exposed))
+    medians = np.mean(communicator.allgather(np.median(rows, axis=0)), axis=0).tolist()
+    copied = max(communicator.allgather(record.runner.copied_bytes()))
+    names = ("kernels_us", "exposed_us", "overhead_us")
+    return {**dict(zip(names, medians, strict=True)), "copied_bytes": copied}
 
 
 def _timeline(events: StepEvents) -> dict[str, Any]:

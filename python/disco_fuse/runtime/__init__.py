@@ -5,17 +5,19 @@ from __future__ import annotations
 from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
 from disco_fuse.runtime.guards import abort_on_error, check_same
-from disco_fuse.runtime.measure import measure_allreduce
+from disco_fuse.runtime.measure import MessageCost, measure_allreduce, measure_beside_compute
 from disco_fuse.runtime.session import Session
 
 __all__ = [
     "Communicator",
     "EventKind",
+    "MessageCost",
     "Session",
     "StepEvents",
     "abort_on_error",
     "check_same",
     "loopback",
     "measure_allreduce",
+    "measure_beside_compute",
     "mpi",
 ]

@@ -79,6 +79,14 @@ class Session:
             num_dropped=int(_ffi.function("runtime.num_dropped_events")(self._handle)),
         )
 
+    def copied_bytes(self) -> dict[int, int]:
+        """Bytes that had to be packed in the last step, by bucket.
+
+        0 where every gradient was computed in the bucket's memory, or is the only one of it.
+        """
+        copied = _ffi.function("runtime.copied_bytes")(self._handle)
+        return {int(bucket): int(num_bytes) for bucket, num_bytes in copied.items()}
+
 
 def allreduce_start(bucket: int, *arrays: Any) -> None:
     """What a compiled step calls: hand the gradients of `bucket` over. Inside a step only."""

@@ -79,7 +79,7 @@ class Bert(nn.Module):  # type: ignore[misc]
         return logits
 
 
-def _masked_tokens(*, batch: int, time: int, vocab: int) -> Batches:
+def masked_tokens(*, batch: int, time: int, vocab: int) -> Batches:
     """Random tokens, two segments, and the tokens themselves where they are to be predicted."""
 
     def batches(rank: int, _world_size: int) -> Iterator[Batch]:
@@ -97,11 +97,11 @@ def _masked_tokens(*, batch: int, time: int, vocab: int) -> Batches:
 
 def bert() -> Workload:
     """12 layers of width 768, batch 48 of 128 tokens: 109.5 M parameters."""
-    batches = _masked_tokens(batch=48, time=128, vocab=30_522)
+    batches = masked_tokens(batch=48, time=128, vocab=30_522)
     return define("bert", Bert, batches, token_loss)
 
 
 def bert_small() -> Workload:
     """2 layers of width 32, batch 4 of 16 tokens, vocabulary 64."""
-    batches = _masked_tokens(batch=4, time=16, vocab=64)
+    batches = masked_tokens(batch=4, time=16, vocab=64)
     return define("bert_small", lambda: Bert(64, 32, 4, 2, 32), batches, token_loss)

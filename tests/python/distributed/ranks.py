@@ -21,7 +21,7 @@ from disco_fuse.runtime import Communicator, EventKind, Session, StepEvents
 from disco_fuse.runtime.session import allreduce_start, allreduce_wait
 
 SIZES = (1, 7, 4095, 65536, 3_000_000)
-DTYPES = (np.float32, np.float64)
+DTYPES = (np.float32, np.float64, np.float16)
 
 
 def say(communicator: Communicator, text: str) -> None:
@@ -110,6 +110,16 @@ def different_plans(communicator: Communicator) -> None:
 def measured(communicator: Communicator) -> None:
     result = runtime.measure_allreduce(communicator, [4096, 1 << 20], 5)
     say(communicator, f"measured {result}")
+
+
+def measured_4mb(communicator: Communicator) -> None:
+    say(communicator, f"measured {runtime.measure_allreduce(communicator, [4 << 20], 3)}")
+
+
+def measured_beside_compute(communicator: Communicator) -> None:
+    costs = runtime.measure_beside_compute(communicator, [4096, 4 << 20], 5)
+    rows = [(cost.num_bytes, cost.flight_us, cost.stolen_us) for cost in costs]
+    say(communicator, f"measured {rows}")
 
 
 def overlapped(communicator: Communicator) -> None:
@@ -225,6 +235,8 @@ CASES: dict[str, Callable[[Communicator], None]] = {
         broadcast,
         different_plans,
         measured,
+        measured_4mb,
+        measured_beside_compute,
         overlapped,
         killed_in_compute,
         killed_in_allreduce,

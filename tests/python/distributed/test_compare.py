@@ -148,7 +148,7 @@ def test_a_rank_that_dies_ends_the_run(
             step.values,
             num_ranks=2,
             num_steps=1000,
-            with_ddp=False,
+            ddp={},
         )
     # Start-up included; without an end the 1000 steps would go on, and a hang would time out.
     assert time.monotonic() - begin < 60.0

@@ -130,7 +130,7 @@ def test_every_rank_and_step_drops_something_else(num_ranks: int, tmp_path: Path
     plans = write_plans(step, tmp_path, "none", "disco_fuse")
     comparison = compare(
         f"{WORKLOADS}:dropout", plans, step.values, num_ranks=num_ranks, num_steps=8,
-        num_warmup=0, with_ddp=False,
+        num_warmup=0, ddp={},
     )  # fmt: skip
     expected = one_process(step, num_ranks, 8)
     for result in comparison.results:

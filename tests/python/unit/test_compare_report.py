@@ -63,6 +63,7 @@ def test_json_has_the_promised_keys() -> None:
         "step_time_us",
         "overlap",
         "loss",
+        "breakdown",
     }
 
 

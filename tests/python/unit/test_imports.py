@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # From what everything may import to what nothing may import. A module imports only modules of
 # earlier lines, or of its own.
 LAYERS = [
-    ["_ffi", "errors", "checks", "kernel_cache"],
+    ["_ffi", "errors", "checks", "kernel_cache", "namespaces"],
     ["allreduce", "graph", "bindings", "target"],
     ["device"],
     ["cluster"],
@@ -26,10 +26,10 @@ LAYERS = [
     ["adjoint", "bound", "search", "lower", "zoo"],
     ["extract"],
     ["apply", "donate", "fuse_ops", "objects"],
-    ["baselines"],
+    ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner", "bench"],
+    ["profile", "runner", "bench", "slow_link"],
     ["compare"],
     ["cli"],
 ]

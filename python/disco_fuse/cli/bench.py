@@ -1,0 +1,209 @@
+"""``disco-fuse bench``: measured steps on links of a given rate."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from disco_fuse import __version__
+from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.references import reference_of
+from disco_fuse.compare.link_bench import LinkBench
+from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.launch import run
+from disco_fuse.slow_link import rate_bytes_per_us, slow_link, why_unavailable
+
+MODELS = ("bert_mini", "resnet18_cifar", "byte_gpt", "rnnlm_small", "vgg_dense")
+NO_LINK = "shared-memory"
+HEADER = (
+    "model",
+    "best baseline",
+    "ms",
+    "best ddp",
+    "ms",
+    "disco_fuse ms",
+    "to baseline",
+    "to ddp",
+    "FO_cpu ms",
+    "to FO_cpu",
+    "FO ms",
+    "exposed ms",
+    "simulated",
+    "overhead ms",
+)
+_FILE = "disco_fuse.zoo.bench_models"
+_FAILURES = (
+    UnsupportedOperatorError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    OSError,
+    MemoryError,
+    BrokenProcessPool,
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  $ disco-fuse bench byte_gpt -n 2 --link 1gbit
+  $ disco-fuse bench --all --link 1gbit --json bench.json
+"""
+)
+@click.argument("models", nargs=-1)
+@click.option("--all", "every", is_flag=True, help=f"The models {', '.join(MODELS)}.")
+@click.option("-n", "num_ranks", type=int, default=2, show_default=True, metavar="N", help="Ranks.")
+@click.option(
+    "--link",
+    metavar="RATE",
+    help="Links of that rate between the ranks, as 1gbit or 200mbit (Linux, as root).  [default: "
+    "none, the ranks share memory]",
+)
+@click.option("--steps", "num_steps", type=int, default=20, show_default=True, metavar="N")
+@json_option
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/bench"),
+    show_default=True,
+    metavar="DIR",
+    help="Keeps plans and results; a model that is there is not measured again.",
+)
+@click.option("--fresh", is_flag=True, help="Empty the cache first.")
+def bench(
+    models: tuple[str, ...],
+    every: bool,
+    num_ranks: int,
+    link: str | None,
+    num_steps: int,
+    json_file: str | None,
+    cache: Path,
+    fresh: bool,
+) -> None:
+    """Measure steps of MODELS: baselines, DisCoFuse and PyTorch DDP, in turn, on the same ranks.
+
+    MODELS are those of --all, models of the zoo, or functions that return a Workload.
+    """
+    if every == bool(models):
+        raise click.UsageError(f"give models or --all; those are {', '.join(MODELS)}")
+    if num_steps < 1 or num_ranks < 1:
+        raise click.UsageError(f"--steps {num_steps} and -n {num_ranks} must be at least 1")
+    names = MODELS if every else models
+    references = {
+        name: f"{_FILE}:{name}" if name in MODELS else reference_of(name) for name in names
+    }
+    _check_link(link)
+    if fresh:
+        shutil.rmtree(cache, ignore_errors=True)
+    runs, failed = [], []
+    with _started(num_ranks, link) as run_ranks:
+        for name, reference in tqdm(
+            references.items(), file=sys.stderr, unit="model", disable=None
+        ):
+            what = LinkBench(
+                model=name,
+                reference=reference,
+                num_ranks=num_ranks,
+                link=link or NO_LINK,
+                num_steps=num_steps,
+                folder=cache / _safe(f"{name}-n{num_ranks}-{link or NO_LINK}"),
+                run_ranks=run_ranks,
+            )
+            try:
+                runs.append(_measured(what))
+            except _FAILURES as error:
+                tqdm.write(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+                failed.append(name)
+    show(table(runs), {"runs": runs}, json_file)
+    if failed:
+        raise click.ClickException(f"failed: {', '.join(failed)}")
+
+
+def _check_link(link: str | None) -> None:
+    if link is None:
+        return
+    try:
+        rate_bytes_per_us(link)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    reason = why_unavailable()
+    if reason is not None:
+        raise click.ClickException(f"no links of a given rate here: {reason}")
+
+
+@contextlib.contextmanager
+def _started(num_ranks: int, link: str | None) -> Iterator[Callable[..., Any]]:
+    """What starts the ranks, on links that are up meanwhile."""
+    if link is None:
+        yield run
+        return
+    with slow_link(num_ranks, link) as links:
+        yield links.run
+
+
+def _measured(what: LinkBench) -> dict[str, Any]:
+    """The result in the cache, or a new one, made in a process of its own."""
+    key = json.dumps([__version__, what.reference, what.num_ranks, what.link, what.num_steps])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    file = what.folder / f"result-{digest}.json"
+    if not file.exists():
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            result = pool.submit(_run, what).result()
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(result), encoding="utf-8")
+        partial.replace(file)  # never half a file, whenever this is stopped
+    read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return read
+
+
+def _run(what: LinkBench) -> dict[str, Any]:
+    def say(text: str) -> None:
+        tqdm.write(f"{what.model}: {text}", file=sys.stderr)
+
+    return what.run(say)
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in text)
+
+
+def table(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """Rows of the report: milliseconds, and the ratios that matter."""
+    rows = [list(HEADER)]
+    for run_ in runs:
+        times = run_["step_time_ms"]
+        ddp = {name: t for name, t in times.items() if name.startswith("pytorch") and t is not None}
+        best_ddp = min(ddp, key=lambda name: ddp[name])
+        ours, best = times["disco_fuse"], times[run_["best_baseline"]]
+        rows.append(
+            [
+                run_["model"],
+                run_["best_baseline"],
+                f"{best:.1f}",
+                best_ddp.removeprefix("pytorch_ddp_"),
+                f"{ddp[best_ddp]:.1f}",
+                f"{ours:.1f}",
+                f"{ours / best:.3f}",
+                f"{ours / ddp[best_ddp]:.3f}",
+                f"{run_['fo_cpu_ms']:.1f}",
+                f"{ours / run_['fo_cpu_ms']:.3f}",
+                f"{run_['fo_ms']:.1f}",
+                f"{run_['exposed_ms']:.1f}",
+                f"{run_['simulated_exposed_ms']:.1f}",
+                f"{run_['overhead_ms']:.1f}",
+            ]
+        )
+    return rows
