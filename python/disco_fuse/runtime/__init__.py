@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
-from disco_fuse.runtime.guards import abort_on_error, check_same
+from disco_fuse.runtime.guards import abort_on_error, check_same, on_all_ranks
 from disco_fuse.runtime.measure import measure_allreduce
 from disco_fuse.runtime.session import Session
 
@@ -18,4 +18,5 @@ __all__ = [
     "loopback",
     "measure_allreduce",
     "mpi",
+    "on_all_ranks",
 ]
