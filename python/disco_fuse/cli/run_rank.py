@@ -88,8 +88,8 @@ def _join(options: RunOptions, num_ranks: int) -> Communicator:
     faulthandler.cancel_dump_traceback_later()
     if communicator.world_size != num_ranks:
         raise click.ClickException(
-            f"{num_ranks} ranks were started, but MPI knows {communicator.world_size}: launcher and "
-            "MPI of mpi4py do not fit (with Slurm: srun --mpi=pmix, or another that it lists)"
+            f"{num_ranks} ranks were started, but MPI knows {communicator.world_size}: launcher "
+            "and MPI of mpi4py do not fit (with Slurm: srun --mpi=pmix, or another that it lists)"
         )
     return communicator
 

@@ -34,11 +34,12 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
 
     def __call__(self, event: Event) -> None:
         """Write one line; numbers that are not finite become words, since JSON has none."""
-        self._file.write(json.dumps(_finite(event), allow_nan=False) + "\n")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(event), allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:
