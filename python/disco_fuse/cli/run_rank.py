@@ -46,23 +46,23 @@ class RunOptions:
 
 
 def run_rank(options: RunOptions, num_ranks: int) -> int:
-    """Train, and return the exit status.
+    """Train, and return the exit status; what all ranks refuse is said by rank 0.
 
     Raises
     ------
     click.ClickException
-        On rank 0, for what all ranks refuse.
+        If MPI does not know as many ranks as were started.
     """
     communicator = _join(options, num_ranks)
     with abort_on_error(communicator):
         try:
             trainer = _trainer(options, communicator)
         except ValueError as error:
-            # Every rank has the same error; one of them says it.
+            # Every rank has the same error; one of them says it, before mpirun may end it.
+            if communicator.rank == 0:
+                click.ClickException(str(error)).show()
             communicator.barrier("the end of a refused run")
             communicator.close()
-            if communicator.rank == 0:
-                raise click.ClickException(str(error)) from error
             return 1
         result = trainer.train(options.steps)
         if communicator.rank == 0:

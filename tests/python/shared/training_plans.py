@@ -1,42 +1,40 @@
-"""Small plans to train in tests, and data whose position can be stored."""
+"""Small plans to train in tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
+from data_parallel_workloads import network
+from numbers_data import Numbers
 
 from disco_fuse.baselines import baseline
 from disco_fuse.extract import extract
+from disco_fuse.frontend import AdamW
 from disco_fuse.frontend.torch import training_step
 from disco_fuse.frontend.training_step import TrainingStep
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
 from disco_fuse.target import host_target
-from disco_fuse.workload import Batch, Workload
-
-BATCH = 4
+from disco_fuse.workload import Workload
 
 
-class Numbers(Iterator[Batch]):
-    """Batches for a network from 12 to 5 numbers, drawn from a generator of this rank's own."""
-
-    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self._rng = np.random.default_rng([world_size, rank])
-
-    def __next__(self) -> Batch:
-        x = self._rng.standard_normal((BATCH, 12)).astype(np.float32)
-        return x, np.tanh(x[:, :5]) * np.float32(2.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self._rng.bit_generator.state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._rng.bit_generator.state = state
+def small_workload() -> Workload:
+    """All kinds of state: dropout, running statistics, an optimizer with moments and a count."""
+    model = network()
+    model.insert(1, torch.nn.BatchNorm1d(16))
+    model.insert(2, torch.nn.Dropout(0.3))
+    return Workload(
+        name="small",
+        model=model,
+        loss=F.mse_loss,
+        optimizer=AdamW(lr=0.02, weight_decay=0.1),
+        batches=Numbers,
+    )
 
 
 def write_training_plan(workload: Workload, folder: Path, **options: Any) -> TrainingStep:

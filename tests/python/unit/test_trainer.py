@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F  # noqa: N812
 from data_parallel_workloads import network, overflowing
-from training_plans import Numbers, write_training_plan
+from numbers_data import Numbers
+from training_plans import small_workload, write_training_plan
 
 from disco_fuse.frontend import AdamW
 from disco_fuse.frontend.torch import write_back
@@ -26,25 +26,10 @@ from disco_fuse.workload import Batch, Workload
 Values = dict[str, np.ndarray]
 
 
-def dropping_network() -> torch.nn.Module:
-    """With random numbers and running statistics, so that all kinds of state are there."""
-    model = network()
-    model.insert(1, torch.nn.BatchNorm1d(16))
-    model.insert(2, torch.nn.Dropout(0.3))
-    return model
-
-
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plan")
-    workload = Workload(
-        name="small",
-        model=dropping_network(),
-        loss=F.mse_loss,
-        optimizer=AdamW(lr=0.02, weight_decay=0.1),
-        batches=Numbers,
-    )
-    write_training_plan(workload, folder)
+    write_training_plan(small_workload(), folder)
     return folder
 
 
@@ -230,7 +215,7 @@ def test_evaluation_and_events(plan: Path, tmp_path: Path) -> None:
 def test_values_go_back_into_the_model(plan: Path) -> None:
     trainer = trainer_of(plan)
     trainer.train(3)
-    values, model = trainer.runner.values(), dropping_network()
+    values, model = trainer.runner.values(), small_workload().model
     assert write_back(model, values) == ()
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), values[name], err_msg=name)
