@@ -27,6 +27,10 @@ def results(trained_plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Res
     return [json.loads((folder / f"results-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 
+def test_values_of_all_sizes_are_exchanged(results: Results) -> None:
+    assert [result["exchanged"] for result in results] == [{"ranks": NUM_RANKS}] * NUM_RANKS
+
+
 def test_resume_is_equal_bit_for_bit_on_every_rank(results: Results) -> None:
     cases = [result["resumed"] for result in results]
     for case in cases:

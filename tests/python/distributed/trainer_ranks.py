@@ -169,6 +169,15 @@ def delayed(job: Job) -> dict[str, Any]:
     return {"losses": losses}
 
 
+def exchanged(job: Job) -> dict[str, Any]:
+    """Values of other sizes on every rank, one after another, some too big to be sent at once."""
+    for size in (0, 1_000_000, 10, 3_000_000):
+        everywhere = job.communicator.allgather(bytes([job.rank]) * (size + job.rank))
+        for rank, value in enumerate(everywhere):
+            assert value == bytes([rank]) * (size + rank)
+    return {"ranks": len(everywhere)}
+
+
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
@@ -189,6 +198,7 @@ def long_training(job: Job) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[Job], dict[str, Any]]] = {
+    "exchanged": exchanged,
     "resumed": resumed,
     "skips": skips,
     "stops": stops,
