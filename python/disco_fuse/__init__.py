@@ -8,10 +8,11 @@ from disco_fuse import _ffi
 
 __version__: str = str(_ffi.function("version")())
 
+from disco_fuse.trainer import Trainer
 from disco_fuse.transform import DisCoFuse
 
 # `import tvm` publishes a lazy stand-in through an entry point; that can be switched off
 # (TVM_DEVICE_BACKEND_AUTOLOAD=0), so the pass itself is published here too.
 tvm.relax.transform.DisCoFuse = DisCoFuse
 
-__all__ = ["DisCoFuse", "__version__"]
+__all__ = ["DisCoFuse", "Trainer", "__version__"]

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # One thread per rank: the ranks share the cores, and kernels are compiled for one.
@@ -118,6 +118,7 @@ def run(
     oversubscribe: bool = False,
     mpirun_args: Sequence[str] = (),
     prefix: Sequence[str] = (),
+    pass_on_sigterm: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `num_ranks` ranks and wait for it.
 
@@ -131,6 +132,9 @@ def run(
         Whether to return the output instead of passing it through.
     prefix
         A command that runs the one behind it, e.g. in another network namespace.
+    pass_on_sigterm
+        Whether the ranks get a SIGTERM to this process, as SIGUSR1, and may take their time to
+        end; a second one ends them by force. Otherwise it ends this process and the ranks.
 
     Raises
     ------
@@ -160,7 +164,8 @@ def run(
         preexec_fn=_end_with_parent,
     ) as process:
         try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
+            with _sigterm_goes_to(process) if pass_on_sigterm else contextlib.nullcontext():
+                stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as expired:
             _end_session(process)
             stdout, stderr = process.communicate()
@@ -169,6 +174,30 @@ def run(
             _end_session(process)
             raise
     return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def _sigterm_goes_to(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Hand SIGTERM to the ranks in a form that mpirun passes on.
+
+    On SIGTERM mpirun kills its ranks a second later; SIGUSR1 it sends to all of them, on every
+    host.
+    """
+    asked: list[int] = []
+
+    def on_sigterm(number: int, frame: object) -> None:
+        del frame
+        asked.append(number)
+        if len(asked) == 1:
+            process.send_signal(signal.SIGUSR1)
+        else:
+            _end_session(process)
+
+    previous = signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _end_session(process: subprocess.Popen[str]) -> None:

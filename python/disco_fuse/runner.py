@@ -15,8 +15,8 @@ from disco_fuse.cubin import serve_machine_code
 from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.needs import GPU, check_needs
-from disco_fuse.plan import CUBIN_FILE, STEP_FILE, load_plan
-from disco_fuse.runtime import Communicator, Session, StepEvents, check_same
+from disco_fuse.plan import CUBIN_FILE, STEP_FILE, Plan, TensorSpec, load_plan
+from disco_fuse.runtime import Communicator, Session, StepEvents, check_same, on_all_ranks
 
 
 class StepRunner:
@@ -36,28 +36,26 @@ class StepRunner:
     ------
     ValueError
         The plan is damaged or differs between ranks; a value is missing or has another shape or
-        dtype than the plan says; this machine lacks what the step needs; the plan sends
-        AllReduces between GPUs, which only CPUs can so far.
+        dtype than the plan says; the machine of a rank lacks what the step needs, which every
+        rank then reports; the plan sends AllReduces between GPUs, which only CPUs can so far.
     """
 
     def __init__(
         self, folder: Path, communicator: Communicator, values: Mapping[str, NDArray[Any]]
     ) -> None:
-        self.plan = load_plan(folder)
+        self.communicator = communicator
+        self.plan = on_all_ranks(communicator, lambda: _load(folder), f"the plan in {folder}")
         check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
-        check_needs(self.plan.needs)
         self._device = tvm.cuda(0) if GPU in self.plan.needs else tvm.cpu()
         if GPU in self.plan.needs and self.plan.num_allreduces:
             raise ValueError(
                 f"plan {self.plan.name!r} has {self.plan.num_allreduces} AllReduces between GPUs; "
                 "only CPUs can exchange gradients so far"
             )
-        state = [_checked(values, spec) for spec in self.plan.tensors[self.plan.num_inputs :]]
+        state = [_checked(values, spec) for spec in self.state]
         communicator.broadcast(state)
         self._set_rank(state, communicator.rank)
         self._state = [tvm.runtime.tensor(value, self._device) for value in state]
-        if self.plan.needs_blas:
-            load_library()
         if GPU in self.plan.needs:
             cubin = folder / CUBIN_FILE if self.plan.cubin_sha256 else None
             serve_machine_code(self.plan.needs[GPU], cubin)
@@ -66,9 +64,14 @@ class StepRunner:
         self._main = self._vm["main"]
         self._session = Session(communicator)
 
+    @property
+    def state(self) -> tuple[TensorSpec, ...]:
+        """The tensors of the state: parameters, buffers, optimizer, in the order of the plan."""
+        return self.plan.tensors[self.plan.num_inputs :]
+
     def _set_rank(self, state: Sequence[NDArray[Any]], rank: int) -> None:
         """The one number of the state in which ranks differ."""
-        for spec, value in zip(self.plan.tensors[self.plan.num_inputs :], state, strict=True):
+        for spec, value in zip(self.state, state, strict=True):
             if spec.name == RANK:
                 value[...] = rank
 
@@ -102,8 +105,34 @@ class StepRunner:
 
     def values(self) -> dict[str, NDArray[Any]]:
         """A copy of the present state, by name."""
-        names = [spec.name for spec in self.plan.tensors[self.plan.num_inputs :]]
-        return {name: value.numpy() for name, value in zip(names, self._state, strict=True)}
+        return {
+            spec.name: value.numpy() for spec, value in zip(self.state, self._state, strict=True)
+        }
+
+    def value(self, name: str) -> NDArray[Any]:
+        """A copy of one tensor of the state."""
+        value: NDArray[Any] = self._state[self._index(name)].numpy()
+        return value
+
+    def keep_state(self, kept: Sequence[Any] = ()) -> Sequence[Any]:
+        """A copy of the whole state, for :meth:`restore_state`.
+
+        Parameters
+        ----------
+        kept
+            What an earlier call returned, to be overwritten; new memory if empty.
+        """
+        targets = kept or [
+            tvm.runtime.empty(value.shape, value.dtype, self._device) for value in self._state
+        ]
+        for value, target in zip(self._state, targets, strict=True):
+            value.copyto(target)
+        return targets
+
+    def restore_state(self, kept: Sequence[Any]) -> None:
+        """Overwrite the state by a copy from :meth:`keep_state`."""
+        for value, source in zip(self._state, kept, strict=True):
+            source.copyto(value)
 
     def set_value(self, name: str, value: ArrayLike) -> None:
         """Overwrite one tensor of the state, on this rank.
@@ -120,11 +149,8 @@ class StepRunner:
         ValueError
             There is no such state, or the value has another shape or kind.
         """
-        specs = self.plan.tensors[self.plan.num_inputs :]
-        index = next((i for i, spec in enumerate(specs) if spec.name == name), None)
-        if index is None:
-            raise ValueError(f"no state {name!r}; there are {[spec.name for spec in specs]}")
-        spec, given = specs[index], np.asarray(value)
+        index = self._index(name)
+        spec, given = self.state[index], np.asarray(value)
         if given.shape != spec.shape or not np.can_cast(given.dtype, spec.dtype, "same_kind"):
             raise ValueError(
                 f"{name!r} is {spec.dtype}{list(spec.shape)}, not {given.dtype}{list(given.shape)}"
@@ -134,6 +160,21 @@ class StepRunner:
     def set_learning_rate(self, value: float) -> None:
         """The learning rate of the steps to come; every rank must set the same."""
         self.set_value(LEARNING_RATE, value)
+
+    def _index(self, name: str) -> int:
+        index = next((i for i, spec in enumerate(self.state) if spec.name == name), None)
+        if index is None:
+            raise ValueError(f"no state {name!r}; there are {[spec.name for spec in self.state]}")
+        return index
+
+
+def _load(folder: Path) -> Plan:
+    """The plan of a folder, once this machine has all that it needs."""
+    plan = load_plan(folder)
+    check_needs(plan.needs)
+    if plan.needs_blas:
+        load_library()
+    return plan
 
 
 def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:

@@ -63,20 +63,32 @@ def load_workload(reference: str) -> Workload:
     ValueError
         ``reference`` has another form, or names nothing, or its function returns no Workload.
     """
+    workload = load_function(reference)()
+    if not isinstance(workload, Workload):
+        raise ValueError(f"{reference} returned {type(workload).__name__}, not a Workload")
+    return workload
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """The function that ``reference`` names; its module is imported.
+
+    Raises
+    ------
+    ValueError
+        ``reference`` has another form, or names nothing.
+    """
     place, separator, name = reference.rpartition(":")
     if not separator or not place or not name:
         raise ValueError(
-            f"{reference!r} names no workload; allowed: 'package.module:function', "
+            f"{reference!r} names no function; allowed: 'package.module:function', "
             "'file.py:function'"
         )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{place} has no function {name!r}")
-    workload = function()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"{reference} returned {type(workload).__name__}, not a Workload")
-    return workload
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def _load_module(name: str) -> Any:

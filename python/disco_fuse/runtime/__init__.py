@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
-from disco_fuse.runtime.guards import abort_on_error, check_same
+from disco_fuse.runtime.guards import abort_on_error, check_same, on_all_ranks
 from disco_fuse.runtime.measure import MessageCost, measure_allreduce, measure_beside_compute
 from disco_fuse.runtime.session import Session
 
@@ -20,4 +20,5 @@ __all__ = [
     "measure_allreduce",
     "measure_beside_compute",
     "mpi",
+    "on_all_ranks",
 ]

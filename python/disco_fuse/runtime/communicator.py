@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from disco_fuse import _ffi
+from disco_fuse.runtime.control import ControlChannel
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -23,21 +25,21 @@ class Communicator:
     handle
         The C++ communicator.
     control
-        An mpi4py communicator for everything but gradients, or None for the only rank of a job.
+        For everything but gradients, or None for the only rank of a job.
     gradients
         The mpi4py communicator that `handle` uses: kept so that it stays valid.
     """
 
     def __init__(
-        self, handle: Any, control: Any | None = None, gradients: Any | None = None
+        self, handle: Any, control: ControlChannel | None = None, gradients: Any | None = None
     ) -> None:
         self._handle = handle
         self._control = control
         self._gradients = gradients
-        self.rank: int = 0 if control is None else control.Get_rank()
-        self.world_size: int = 1 if control is None else control.Get_size()
+        self.rank: int = 0 if control is None else control.rank
+        self.world_size: int = 1 if control is None else control.world_size
         # Also runs at interpreter exit, before mpi4py finalises MPI: the thread must be gone then.
-        self._close = weakref.finalize(self, _ffi.function("runtime.close"), handle)
+        self._close = weakref.finalize(self, _close, handle, control)
 
     @property
     def handle(self) -> Any:
@@ -45,23 +47,35 @@ class Communicator:
         return self._handle
 
     def close(self) -> None:
-        """End the communication thread; a collective under way fails. Idempotent."""
+        """End the communication thread; a collective under way fails. Idempotent.
+
+        The other ranks are told: if they wait for this one later, they fail instead.
+        """
         self._close()
 
-    def barrier(self) -> None:
-        """Return when every rank has called this."""
+    def barrier(self, what: str = "a barrier") -> None:
+        """Return when every rank has called this; errors are those of :meth:`allgather`."""
         if self._control is not None:
-            self._control.Barrier()
+            self._control.exchange(b"", what)
 
-    def allgather(self, value: Any) -> list[Any]:
-        """The (picklable) `value` of every rank, in rank order, on every rank."""
-        return [value] if self._control is None else list(self._control.allgather(value))
+    def allgather(self, value: Any, what: str = "an allgather") -> list[Any]:
+        """The (picklable) `value` of every rank, in rank order, on every rank.
+
+        Raises
+        ------
+        RuntimeError
+            If a rank has left the job or sends nothing for the communicator's timeout; it names
+            that rank and `what` was to be done.
+        """
+        if self._control is None:
+            return [value]
+        return [pickle.loads(data) for data in self._control.exchange(pickle.dumps(value), what)]
 
     def abort(self, exit_code: int) -> None:
         """End all ranks at once. A single rank of its own job raises SystemExit instead."""
         if self._control is None:
             raise SystemExit(exit_code)
-        self._control.Abort(exit_code)
+        self._control.abort(exit_code)
 
     def broadcast(self, arrays: Sequence[Any], root: int = 0) -> None:
         """Overwrite `arrays` on every rank by those of rank `root`.
@@ -97,6 +111,14 @@ class Communicator:
         return int(_ffi.function("runtime.helper_cpu_ns")(self._handle)) / 1e3
 
 
+def _close(handle: Any, control: ControlChannel | None) -> None:
+    try:
+        if control is not None:
+            control.leave()
+    finally:
+        _ffi.function("runtime.close")(handle)
+
+
 def _first_difference(theirs: list[Any], mine: list[Any]) -> str:
     if len(theirs) != len(mine):
         return f"({len(theirs)} of them) unlike the {len(mine)}"
@@ -120,7 +142,8 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
     comm
         An mpi4py intra-communicator; ``MPI.COMM_WORLD`` if None. It is duplicated.
     timeout_s
-        Seconds without any progress after which an AllReduce gives up.
+        Seconds without any progress after which an AllReduce gives up; likewise a barrier or an
+        allgather that not all ranks reach.
 
     Raises
     ------
@@ -153,7 +176,7 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
         gradients.Get_size(),
         timeout_s,
     )
-    return Communicator(handle, control, gradients)
+    return Communicator(handle, ControlChannel(control, timeout_s, MPI.Status()), gradients)
 
 
 def _as_int64(handle: int) -> int:

@@ -4,10 +4,46 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from disco_fuse.runtime.communicator import Communicator
+
+T = TypeVar("T")
+
+
+def on_all_ranks(communicator: Communicator, action: Callable[[], T], what: str) -> T:
+    """Do something on every rank; what is refused on one is refused on all.
+
+    Parameters
+    ----------
+    communicator
+        All its ranks call this.
+    action
+        What may fail on some ranks only, without communication.
+    what
+        What it belongs to, for the message.
+
+    Raises
+    ------
+    ValueError
+        If the action raised ValueError, OSError or ImportError anywhere: on every rank, with every
+        such rank and its reason. The only rank of a job sees the error itself.
+    """
+    if communicator.world_size == 1:
+        return action()
+    result, failure = None, None
+    try:
+        result = action()
+    except (ValueError, OSError, ImportError) as error:
+        failure = error
+    reasons = communicator.allgather(None if failure is None else str(failure), what)
+    refusals = [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]
+    if refusals:
+        raise ValueError(f"{what} is refused on {'; '.join(refusals)}") from failure
+    assert result is not None
+    return result
 
 
 def check_same(communicator: Communicator, digest: str, what: str) -> None:

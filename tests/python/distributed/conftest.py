@@ -56,9 +56,8 @@ def assert_none_left(pids: list[int]) -> None:
 RunRanks = Callable[..., Finished]
 
 
-@pytest.fixture
-def run_ranks() -> RunRanks:
-    """``run_ranks(script, *args, num_ranks=2)`` runs a script of this folder to its end."""
+def require_mpirun() -> None:
+    """Skip where ranks cannot be started."""
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed (extra: mpi)")
     try:
@@ -66,20 +65,38 @@ def run_ranks() -> RunRanks:
     except FileNotFoundError as error:
         pytest.skip(str(error))
 
-    def run(script: str, *args: str, num_ranks: int = 2) -> Finished:
-        done = launch.run(
-            [str(HERE / script), *args],
-            num_ranks,
-            timeout_s=LIMIT_S,
-            capture=True,
-            oversubscribe=True,
-        )
-        ended_at = time.time()
-        pids = pids_in(done.stdout)
-        assert len(pids) == num_ranks, done
-        assert_none_left(pids)
-        return Finished(
-            returncode=done.returncode, stdout=done.stdout, stderr=done.stderr, ended_at=ended_at
-        )
 
-    return run
+def run_to_end(script: str, *args: str, num_ranks: int = 2) -> Finished:
+    """Run a script of this folder on ranks; none of them may be left."""
+    done = launch.run(
+        [str(HERE / script), *args],
+        num_ranks,
+        timeout_s=LIMIT_S,
+        capture=True,
+        oversubscribe=True,
+    )
+    ended_at = time.time()
+    pids = pids_in(done.stdout)
+    assert len(pids) == num_ranks, done
+    assert_none_left(pids)
+    return Finished(
+        returncode=done.returncode, stdout=done.stdout, stderr=done.stderr, ended_at=ended_at
+    )
+
+
+@pytest.fixture
+def run_ranks() -> RunRanks:
+    """``run_ranks(script, *args, num_ranks=2)`` runs a script of this folder to its end."""
+    require_mpirun()
+    return run_to_end
+
+
+@pytest.fixture(scope="session")
+def trained_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose ``plan`` is a small plan with ``values.npz``, for two ranks."""
+    pytest.importorskip("torch", reason="plans come from torch models")
+    from training_plans import small_workload, write_training_plan
+
+    folder = tmp_path_factory.mktemp("trained")
+    write_training_plan(small_workload(), folder / "plan", buffers="local")
+    return folder

@@ -30,6 +30,7 @@ LAYERS = [
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "bench", "slow_link"],
+    ["trainer"],
     ["compare"],
     ["cli"],
 ]

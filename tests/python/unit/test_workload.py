@@ -24,8 +24,8 @@ def test_workload_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("quickstart", "names no workload; allowed"),
-        (":f", "names no workload; allowed"),
+        ("quickstart", "names no function; allowed"),
+        (":f", "names no function; allowed"),
         ("no_such_module_:f", "no module 'no_such_module_'"),
         ("/nowhere/x.py:f", "no file /nowhere/x.py"),
         (f"{QUICKSTART}:nothing", "has no function 'nothing'"),

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from disco_fuse.frontend.torch.step import training_step
 from disco_fuse.frontend.torch.torch_optimizer import to_torch_optimizer
+from disco_fuse.frontend.torch.write_back import write_back
 
-__all__ = ["to_torch_optimizer", "training_step"]
+__all__ = ["to_torch_optimizer", "training_step", "write_back"]

@@ -1,0 +1,184 @@
+"""What one rank of ``disco-fuse run`` does."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from disco_fuse.cli.output import show
+from disco_fuse.cli.synthetic import synthetic_batches, synthetic_values
+from disco_fuse.plan import Plan, load_plan
+from disco_fuse.runner import StepRunner
+from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, on_all_ranks
+from disco_fuse.trainer import Checkpoints, Constant, EventLog, Trainer, TrainingResult
+from disco_fuse.trainer.events import Event
+from disco_fuse.trainer.loop import Batch
+from disco_fuse.workload import load_function
+
+TERMINATED = 128 + 15  # what shells say of a process that SIGTERM ended
+_FAILURES = ("nan", "checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What the user asked of every rank; the fields are the options of the command."""
+
+    plan: Path
+    steps: int
+    data: str | None
+    values: Path | None
+    learning_rate: float | None
+    checkpoints: Path | None
+    every: int
+    on_nan: Literal["stop", "skip"]
+    output: Path | None
+    seed: int
+    timeout: float
+    start_timeout: float
+    json_file: str | None
+
+
+def run_rank(options: RunOptions, num_ranks: int) -> int:
+    """Train, and return the exit status; what all ranks refuse is said by rank 0.
+
+    Raises
+    ------
+    click.ClickException
+        If MPI does not know as many ranks as were started.
+    """
+    communicator = _join(options, num_ranks)
+    with abort_on_error(communicator):
+        try:
+            trainer = _trainer(options, communicator)
+        except ValueError as error:
+            # Every rank has the same error; one of them says it, before mpirun may end it.
+            if communicator.rank == 0:
+                click.ClickException(str(error)).show()
+            communicator.barrier("the end of a refused run")
+            communicator.close()
+            return 1
+        result = trainer.train(options.steps)
+        if communicator.rank == 0:
+            _report(options, trainer, result)
+        # Nobody ends while another still writes: mpirun would end that one too.
+        communicator.barrier("the end of the run")
+    communicator.close()
+    if result.stop_reason == "terminated":
+        return TERMINATED
+    return 1 if result.stop_reason in _FAILURES else 0
+
+
+def _join(options: RunOptions, num_ranks: int) -> Communicator:
+    """Meet the other ranks, or die with a traceback if they do not come in time.
+
+    MPI waits for ever, inside its initialisation and holding the interpreter: only a watchdog that
+    needs neither can end that.
+    """
+    if num_ranks == 1:
+        return loopback()
+    faulthandler.dump_traceback_later(options.start_timeout, exit=True, file=2)
+    communicator = mpi(timeout_s=options.timeout)
+    faulthandler.cancel_dump_traceback_later()
+    if communicator.world_size != num_ranks:
+        raise click.ClickException(
+            f"{num_ranks} ranks were started, but MPI knows {communicator.world_size}: launcher "
+            "and MPI of mpi4py do not fit (with Slurm: srun --mpi=pmix, or another that it lists)"
+        )
+    return communicator
+
+
+def _trainer(options: RunOptions, communicator: Communicator) -> Trainer:
+    folder = options.plan
+    plan = on_all_ranks(communicator, lambda: load_plan(folder), f"the plan in {folder}")
+    values = on_all_ranks(communicator, lambda: _values(options, plan), "the state")
+    runner = StepRunner(folder, communicator, values)
+    data = on_all_ranks(communicator, lambda: _data(options, plan, communicator), "the data")
+    if communicator.rank == 0 and plan.world_size != communicator.world_size:
+        click.echo(
+            f"note: the plan was optimised for {plan.world_size} ranks, this job has "
+            f"{communicator.world_size}",
+            err=True,
+        )
+    checkpoints = None
+    if options.checkpoints is not None:
+        checkpoints = Checkpoints(folder=options.checkpoints, every=options.every)
+    rate = options.learning_rate
+    trainer = Trainer(
+        runner,
+        data,
+        schedule=None if rate is None else Constant(lr=rate),
+        checkpoints=checkpoints,
+        on_nan=options.on_nan,
+        on_event=_events(options, communicator.rank),
+    )
+    if communicator.rank == 0 and trainer.restored is not None:
+        for damaged in trainer.restored.damaged:
+            click.echo(f"note: not used: {damaged}", err=True)
+        click.echo(f"resumed from {trainer.restored.path}, step {trainer.step}", err=True)
+    return trainer
+
+
+def _values(options: RunOptions, plan: Plan) -> dict[str, NDArray[Any]]:
+    if options.values is None:
+        return synthetic_values(plan, options.seed)
+    with np.load(options.values, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _data(options: RunOptions, plan: Plan, communicator: Communicator) -> Iterator[Batch]:
+    if options.data is None:
+        return synthetic_batches(plan, communicator.rank, options.seed)
+    batches = load_function(options.data)(communicator.rank, communicator.world_size)
+    if not hasattr(batches, "__next__"):
+        raise ValueError(f"{options.data} returned {type(batches).__name__}, not an iterator")
+    data: Iterator[Batch] = batches
+    return data
+
+
+def _events(options: RunOptions, rank: int) -> EventLog | None:
+    if options.output is None:
+        return None
+    return EventLog(options.output / f"events-rank-{rank}.jsonl")
+
+
+def _report(options: RunOptions, trainer: Trainer, result: TrainingResult) -> None:
+    plan = trainer.runner.plan
+    times_ms = np.array(result.step_times_s or [np.nan]) * 1e3
+    low, median, high = (float(x) for x in np.percentile(times_ms, [10, 50, 90]))
+    if result.detail and result.stop_reason != "data":
+        click.echo(f"{result.stop_reason}: {result.detail}", err=True)
+    data: Event = {
+        "plan": plan.name,
+        "model": plan.model,
+        "world_size": trainer.runner.communicator.world_size,
+        "step": result.step,
+        "losses": [loss if np.isfinite(loss) else str(loss) for loss in result.losses],
+        "skipped": list(result.skipped),
+        "step_time_ms": {"p10": low, "median": median, "p90": high} if result.losses else None,
+        "predicted_ms": plan.predicted["makespan_us"] / 1e3,
+        "stop_reason": result.stop_reason,
+        "detail": result.detail,
+    }
+    rows = [
+        ("plan", "ranks", "step", "first loss", "last loss", "step ms (p10 - p90)", "stopped by")
+    ]
+    if result.losses:
+        rows.append(
+            (
+                plan.name,
+                str(data["world_size"]),
+                str(result.step),
+                f"{result.losses[0]:.4f}",
+                f"{result.losses[-1]:.4f}",
+                f"{median:.1f} ({low:.1f} - {high:.1f})",
+                result.stop_reason,
+            )
+        )
+    show(rows, data, options.json_file)
