@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from disco_fuse import zoo
 from disco_fuse.cli.model_builds import Job, Run, build_model, code_digest
 from disco_fuse.cli.output import json_option, show
+from disco_fuse.kernel_cache import user_cache_folder
 from disco_fuse.kernels.cuda.compile import find_nvcc
 from disco_fuse.target import GPU_ARCHS
 
@@ -50,7 +52,8 @@ Examples:
 @click.option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path.home() / ".cache" / "disco-fuse" / "build-all",
+    default=lambda: user_cache_folder() / "build-all",
+    show_default="build-all in the user's cache folder",
     help="Keeps what was built, so that a second call goes on where the first one ended.",
 )
 @json_option
@@ -71,6 +74,7 @@ def build_all(
     """
     names = _models(models, small)
     archs = _archs(targets)
+    _check_writable(cache)
     if find_nvcc() is None:
         click.echo("nvcc is not installed: kernels are made as source, not compiled", err=True)
     work = {name: jobs_of(name, archs, num_random) for name in names}
@@ -106,6 +110,16 @@ def _archs(given: str) -> list[str]:
         if arch not in GPU_ARCHS:
             raise click.UsageError(f"no GPU architecture {arch!r}; allowed: {', '.join(GPU_ARCHS)}")
     return archs
+
+
+def _check_writable(folder: Path) -> None:
+    """A usage error where nothing can be kept: every process would fail at its first result."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"cannot write to --cache {folder}: {error.strerror}") from error
 
 
 def _build(work: dict[str, list[Job]], cache: Path, jobs: int) -> list[Run]:

@@ -143,3 +143,34 @@ def test_wrong_calls(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["build-all", *arguments])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = tmp_path / "file" / "cache"
+    result = CliRunner().invoke(main, ["build-all", "--small", "--cache", str(cache)])
+    assert result.exit_code == 2
+    assert f"cannot write to --cache {cache}: Not a directory" in " ".join(result.output.split())
+
+
+def test_without_nvcc_kernels_are_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PATH holds no nvcc: said on standard error, and other results than with it."""
+    built: list[Path] = []
+
+    def build(_work: dict[str, Any], cache: Path, _jobs: int) -> list[Run]:
+        built.append(cache)
+        return []
+
+    monkeypatch.setattr(command, "_build", build)
+    arguments = ["build-all", "--models", "bert_small", "--cache", str(tmp_path)]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = CliRunner().invoke(main, arguments)
+    assert without.exit_code == 0, without.output
+    assert "nvcc is not installed: kernels are made as source, not compiled" in without.stderr
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    present = CliRunner().invoke(main, arguments)
+    assert present.exit_code == 0, present.output
+    assert present.stderr == ""
+    assert built[0] != built[1]

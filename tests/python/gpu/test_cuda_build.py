@@ -14,11 +14,12 @@ from disco_fuse.apply import apply
 from disco_fuse.baselines import baseline
 from disco_fuse.build import build, schedule_step
 from disco_fuse.cost_model import Group, num_nests
-from disco_fuse.cubin import device_source, serve_machine_code
+from disco_fuse.cubin import device_source, serve_machine_code, write_cubin
 from disco_fuse.extract import Extraction, extract
 from disco_fuse.frontend.torch import training_step
 from disco_fuse.graph import OpPattern
 from disco_fuse.insert import InsertAllReduce
+from disco_fuse.kernel_cache import KernelCache
 from disco_fuse.kernels.cuda import ScheduleCUDA, count_launches
 from disco_fuse.kernels.cuda.compile import (
     CompileError,
@@ -205,6 +206,29 @@ def test_a_plan_holds_machine_code(mlp: tuple[tvm.IRModule, Extraction], tmp_pat
     (tmp_path / "step.cubin").unlink()
     with pytest.raises(ValueError, match=r"step\.cubin is missing"):
         load_plan(tmp_path)
+
+
+@needs_nvcc
+def test_machine_code_is_kept_by_its_source_and_architecture(
+    mlp: tuple[tvm.IRModule, Extraction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_(_source: str, arch: str, _nvcc: Path) -> bytes:
+        compiled.append(arch)
+        return f"for {arch}".encode()
+
+    monkeypatch.setattr("disco_fuse.cubin.compile_cubin", compile_)
+    mod, extraction = mlp
+    fused = apply(mod, extraction, baseline("default", mod, extraction))
+    cache = KernelCache(folder=tmp_path / "cache")
+    codes = []
+    for arch in ("sm_80", "sm_80", "sm_90"):
+        executable = build(fused, gpu_target(arch)).executable
+        assert write_cubin(executable, gpu_target(arch), tmp_path / "step.cubin", cache)
+        codes.append((tmp_path / "step.cubin").read_bytes()[32:])
+    assert compiled == ["sm_80", "sm_90"]
+    assert codes == [b"for sm_80", b"for sm_80", b"for sm_90"]
 
 
 def test_without_nvcc_a_plan_holds_source(
