@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "simulate/schedule.h"
 #include "strategy/edit.h"
 #include "test_graphs.h"
 
@@ -276,14 +278,51 @@ TEST(Reorder, GivesAUnitAnotherUrgency) {
   EXPECT_EQ(After(graph, {{kReorder, 3, 0}, {kReorder, 2, 3}}).priorities()[0], (Priority{2, 0}));
 }
 
+TEST(Reorder, WhatLeadsToNoGradientPutsAUnitBehindAllThatDo) {
+  GraphBuilder builder;
+  std::vector<int32_t> collectives;
+  int32_t last = -1;
+  for (int32_t i = 0; i < 2; ++i) {
+    collectives.push_back(builder.AllReduce(builder.Reduce({builder.Elemwise({})})));
+    last = builder.Elemwise({collectives.back()});
+    builder.op(last).is_output = true;
+  }
+  OpGraph graph = builder.Build();
+  Strategy strategy = After(graph, {{kReorder, collectives[0], last}});
+  EXPECT_EQ(strategy.priorities(), (std::vector<Priority>{{collectives[0], graph.num_ops() - 1}}));
+  EXPECT_GT(graph.num_ops() - 1, graph.Urgency(collectives[1]));
+  // The whole chain of the first gradient runs after that of the second.
+  Grouping grouping(graph);
+  grouping.Load(strategy);
+  UnitGraph units;
+  units.Build(grouping);
+  ListScheduler scheduler(1000);
+  scheduler.Run(units, std::vector<Nanoseconds>(units.num_units(), Nanoseconds(10)));
+  std::vector<int32_t> order = scheduler.RepresentativeOrder(units);
+  auto place = [&](int32_t op) { return std::find(order.begin(), order.end(), op); };
+  EXPECT_LT(place(collectives[1] - 1), place(collectives[0] - 2));
+  EXPECT_LT(place(collectives[0] - 1), place(last));
+}
+
+TEST(Reorder, BucketsOfOneGivenUrgencyAreNeighbours) {
+  OpGraph graph = FourGradients();
+  FusionLimits limits;
+  limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
+  std::vector<Edit> edits{{kMerge, 4, 7}};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "neighbours");
+  edits = {{kReorder, 4, 1}, {kReorder, 7, 2}, {kMerge, 4, 7}};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "neighbours");
+  edits[1] = {kReorder, 7, 1};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "allowed");
+  EXPECT_EQ(Rule(ReasonOf(graph, edits)), "neighbours");
+}
+
 TEST(Reorder, ReasonsWhyNot) {
   OpGraph graph = Chain();
   EXPECT_EQ(ReasonOf(graph, {{kFuse, 0, 1}, {kReorder, 0, 1}}),
             "relation: op 0 ('op0') and op 1 ('op1') share a unit");
   EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, -1}}),
             "urgency: the unit of op 0 ('op0') has that urgency already");
-  EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, 4}}),
-            "urgency: op 4 ('op4') leads to no gradient and has no urgency to give");
   OpGraph urgent = FourGradients();
   EXPECT_EQ(Rule(ReasonOf(urgent, {{kReorder, 0, 1}, {kReorder, 0, 1}})), "urgency");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, -1, 0}})), "relation");
