@@ -267,6 +267,20 @@ TEST(TakeOut, TheHomeObeysTheRulesWithoutTheCopyToo) {
   EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "allowed");
 }
 
+TEST(TakeOut, WhatOnlyACopyReadFromItsHomeLosesThatHome) {
+  GraphBuilder builder;
+  int32_t x = builder.Elemwise({});
+  int32_t y = builder.Elemwise({x});
+  int32_t gradient = builder.AllReduce(y);
+  int32_t last = builder.Elemwise({y, gradient});
+  builder.op(last).is_output = true;
+  OpGraph graph = builder.Build();
+  // x is at home outside for the copy of y alone: without that copy it is at home where y is.
+  Strategy strategy = After(graph, {{kDuplicate, y, last}, {kDuplicate, x, y}, {kTake, y, last}});
+  EXPECT_EQ(strategy.group_of(), (Ids{x, x, gradient, last}));
+  EXPECT_TRUE(strategy.duplicated().empty());
+}
+
 TEST(Reorder, GivesAUnitAnotherUrgency) {
   OpGraph graph = FourGradients();
   Strategy strategy = After(graph, {{kReorder, 3, 0}});
@@ -306,15 +320,12 @@ TEST(Reorder, WhatLeadsToNoGradientPutsAUnitBehindAllThatDo) {
 
 TEST(Reorder, BucketsOfOneGivenUrgencyAreNeighbours) {
   OpGraph graph = FourGradients();
-  FusionLimits limits;
-  limits.bucket_neighbours = BucketNeighbours::kProductionOrder;
-  std::vector<Edit> edits{{kMerge, 4, 7}};
-  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "neighbours");
-  edits = {{kReorder, 4, 1}, {kReorder, 7, 2}, {kMerge, 4, 7}};
-  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "neighbours");
-  edits[1] = {kReorder, 7, 1};
-  EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "allowed");
+  EXPECT_EQ(Rule(ReasonOf(graph, {{kMerge, 4, 7}})), "neighbours");
+  std::vector<Edit> edits{{kReorder, 4, 1}, {kReorder, 7, 2}, {kMerge, 4, 7}};
   EXPECT_EQ(Rule(ReasonOf(graph, edits)), "neighbours");
+  edits[1] = {kReorder, 7, 1};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits)), "allowed");
+  EXPECT_EQ(Rule(ReasonOf(graph, edits, FusionLimits())), "neighbours");
 }
 
 TEST(Reorder, ReasonsWhyNot) {
