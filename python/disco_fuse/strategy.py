@@ -32,7 +32,8 @@ class Edit:
         "move-gradient": ``producer`` goes into the neighbouring bucket of ``consumer``. "take-out":
         ``producer``, with what only serves it, leaves the group that is home of ``consumer``; a
         copy goes back to its home. "reorder": the unit of ``producer`` gets the urgency of
-        ``consumer`` in the list schedule, or, if that is -1, its own again.
+        ``consumer`` in the list schedule, or, if that is -1, its own again; a consumer that leads
+        to no gradient puts it behind all that lead to one.
     producer, consumer : int
         Op ids.
     """
@@ -81,7 +82,8 @@ class Strategy:
         Representatives of all units in emitted order.
     priorities : tuple of (op, rank)
         Units, by representative, with a given urgency in the list schedule instead of the derived
-        one. Ranks are ids of the ops that produce gradients last; smaller is more urgent.
+        one. Ranks are ids of the ops that produce gradients last; smaller is more urgent, and
+        the last op of the graph stands behind them all.
     hash : str
         Hexadecimal hash of grouping and priorities. The order is not part of it: it follows from
         them and from the costs.

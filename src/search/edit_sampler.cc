@@ -20,6 +20,7 @@ EditSampler::EditSampler(const OpGraph& graph, const FusionLimits& limits, int32
     for (const DataEnd& end : graph.producers(op)) is_gradient_[end.op] = 1;
   }
   for (int32_t op = 0; op < graph.num_ops(); ++op) {
+    if (graph.Urgency(op) == kNotUrgent) not_urgent_.push_back(op);
     if (!IsFusible(graph, op)) continue;
     for (const DataEnd& end : graph.producers(op)) {
       if (!IsFusible(graph, end.op)) continue;
@@ -142,6 +143,16 @@ void EditSampler::AddProductionNeighbours(const Grouping& grouping, int32_t plac
   }
 }
 
+/*! \brief Buckets that were given the same urgency follow each other as well. */
+void EditSampler::AddEquallyUrgent(const Grouping& grouping, int32_t bucket) {
+  int32_t rank = grouping.PriorityOf(bucket);
+  if (rank == kNoPriority) return;
+  for (const Priority& given : grouping.priorities()) {
+    bool other = given.op != bucket && graph_->IsAllReduce(given.op);
+    if (other && given.rank == rank) choices_.push_back(given.op);
+  }
+}
+
 /*! \brief Collectives whose gradients come from the groups around the one that makes op's. */
 void EditSampler::AddGradientNeighbours(const Grouping& grouping, int32_t op) {
   around_.clear();
@@ -188,6 +199,7 @@ bool EditSampler::DrawMerge(Rng* rng, const Grouping& grouping, Edit* edit) {
       limits_.bucket_neighbours == BucketNeighbours::kProductionOrder && rng->Below(4) > 0;
   if (by_production) {
     AddProductionNeighbours(grouping, place);
+    AddEquallyUrgent(grouping, grouping.home(ops[place]));
   } else {
     AddGradientNeighbours(grouping, ops[place]);
   }
@@ -251,30 +263,39 @@ bool EditSampler::DrawTakeOut(Rng* rng, const Grouping& grouping, Edit* edit) {
 }
 
 /*!
- * \brief A unit gets the urgency of one that is ready at a similar time, of any, or its own again.
+ * \brief A unit gets the urgency of one that is ready at a similar time, of any, or its own again;
+ * or a bucket comes behind all others.
  *
  * Readers of one value become ready together: the weight gradient and the input gradient read the
  * output gradient. Updates lead to no gradient and fill gaps; with the urgency of any unit one runs
- * as soon as its bucket is done.
+ * as soon as its bucket is done. What the last gradient does not need, as sums of biases, runs
+ * while that gradient travels, once its own bucket is the least urgent one.
  */
 bool EditSampler::DrawReorder(Rng* rng, const Grouping& grouping, Edit* edit) {
-  int32_t how = rng->Below(4);
+  int32_t how = rng->Below(5);
   const std::vector<Priority>& given = grouping.priorities();
   if (how == 0 && !given.empty()) {
     int32_t op = given[rng->Below(static_cast<int32_t>(given.size()))].op;
     *edit = {EditKind::kReorder, op, -1};
     return true;
   }
+  const std::vector<int32_t>& collectives = graph_->allreduce_ops();
+  if (how == 1 && !collectives.empty() && !not_urgent_.empty()) {
+    int32_t last = collectives[rng->Below(static_cast<int32_t>(collectives.size()))];
+    *edit = {EditKind::kReorder, last, not_urgent_.back()};
+    return true;
+  }
   int32_t op = rng->Below(graph_->num_ops());
   int32_t other = rng->Below(graph_->num_ops());
   Span<DataEnd> producers = graph_->producers(op);
-  if (how >= 2 && !producers.empty()) {
+  if (how >= 3 && !producers.empty()) {
     int32_t shared = producers[rng->Below(static_cast<int32_t>(producers.size()))].op;
     Span<DataEnd> readers = graph_->consumers(shared);
     other = readers[rng->Below(static_cast<int32_t>(readers.size()))].op;
   }
   // Of equal urgencies the exchange mostly changes nothing.
-  if (graph_->Urgency(op) == graph_->Urgency(other)) return false;
+  int32_t urgency = graph_->Urgency(other);
+  if (urgency == kNotUrgent || graph_->Urgency(op) == urgency) return false;
   *edit = {EditKind::kReorder, op, other};
   return true;
 }

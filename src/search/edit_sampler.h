@@ -40,6 +40,7 @@ class EditSampler {
   int32_t RunEnd(const Grouping& grouping, int32_t place, int32_t step) const;
   int32_t NextInBucket(const Grouping& grouping, int32_t place) const;
   void AddProductionNeighbours(const Grouping& grouping, int32_t place);
+  void AddEquallyUrgent(const Grouping& grouping, int32_t bucket);
   void AddGradientNeighbours(const Grouping& grouping, int32_t op);
   void AddCollectivesOf(const Grouping& grouping, int32_t group, int32_t bucket);
 
@@ -49,6 +50,7 @@ class EditSampler {
   /*! Ops that may be fused with at least one of their producers, as far as one op tells. */
   std::vector<int32_t> consumers_;
   std::vector<uint8_t> is_gradient_; /*!< per op: an allreduce op reads it */
+  std::vector<int32_t> not_urgent_;  /*!< ops that lead to no gradient */
   // Scratch.
   std::vector<int32_t> choices_;
   std::vector<int32_t> around_;

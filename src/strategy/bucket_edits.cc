@@ -68,10 +68,13 @@ bool StandsBeside(const Grouping& grouping, int32_t op, int32_t bucket) {
   return place + 1 < static_cast<int32_t>(ops.size()) && grouping.home(ops[place + 1]) == bucket;
 }
 
-/*! \brief Whether a member of one bucket and a member of the other follow each other. */
+/*! \brief Whether a member of one bucket and a member of the other follow each other, in the
+ * program or, since both buckets were given the same urgency, in the list schedule. */
 bool FollowInProduction(const Grouping& grouping, int32_t a, int32_t b) {
   int32_t bucket_a = grouping.home(a);
   int32_t bucket_b = grouping.home(b);
+  int32_t rank = grouping.PriorityOf(bucket_a);
+  if (rank != kNoPriority && rank == grouping.PriorityOf(bucket_b)) return true;
   int32_t in_a = a;
   int32_t in_b = b;
   // In step, so that it takes as long as the smaller bucket is.

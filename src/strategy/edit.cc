@@ -127,7 +127,11 @@ FusionDecision FuseDuplicate(const FusionLimits& limits, const Edit& edit, Group
   return {};
 }
 
-/*! \brief "as urgent as": the unit of producer takes the urgency of consumer, or loses a given one.
+/*!
+ * \brief "as urgent as": the unit of producer takes the urgency of consumer, or loses a given one.
+ *
+ * What leads to no gradient has none to give, and puts the unit behind all that do: at the last op
+ * id, which is none of a gradient's producer, and still ahead of what leads to no gradient.
  */
 FusionDecision ChangeUrgency(const Edit& edit, Grouping* grouping) {
   const OpGraph& graph = grouping->graph();
@@ -141,11 +145,7 @@ FusionDecision ChangeUrgency(const Edit& edit, Grouping* grouping) {
     }
     rank = grouping->PriorityOf(other);
     if (rank == kNoPriority) rank = graph.Urgency(edit.consumer);
-    // Whatever leads to a gradient stays ahead of all that does not.
-    if (rank == kNotUrgent) {
-      return FusionDecision::Deny("urgency: " + graph.Describe(edit.consumer) +
-                                  " leads to no gradient and has no urgency to give");
-    }
+    if (rank == kNotUrgent) rank = graph.num_ops() - 1;
   }
   if (rank == grouping->PriorityOf(group)) {
     return FusionDecision::Deny("urgency: the unit of " + graph.Describe(edit.producer) +

@@ -85,6 +85,8 @@ void Grouping::TakeOut(const std::vector<int32_t>& ops, const std::vector<int32_
 void Grouping::RemoveCopy(int32_t op, int32_t group) {
   std::vector<int32_t> affected = Copied(group);
   DropCopy({op, group});
+  // What the copy read may have had no other reader outside the groups that compute it themselves.
+  for (const DataEnd& end : graph_->producers(op)) affected.push_back(end.op);
   Prune(std::move(affected));
 }
 

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "edit_reasons.h"
+#include "simulate/schedule.h"
 #include "strategy/edit.h"
 #include "test_graphs.h"
 
@@ -254,6 +256,20 @@ TEST(TakeOut, TheHomeObeysTheRulesWithoutTheCopyToo) {
   EXPECT_EQ(Rule(ReasonOf(graph, edits, limits)), "allowed");
 }
 
+TEST(TakeOut, WhatOnlyACopyReadFromItsHomeLosesThatHome) {
+  GraphBuilder builder;
+  int32_t x = builder.Elemwise({});
+  int32_t y = builder.Elemwise({x});
+  int32_t gradient = builder.AllReduce(y);
+  int32_t last = builder.Elemwise({y, gradient});
+  builder.op(last).is_output = true;
+  OpGraph graph = builder.Build();
+  // x is at home outside for the copy of y alone: without that copy it is at home where y is.
+  Strategy strategy = After(graph, {{kDuplicate, y, last}, {kDuplicate, x, y}, {kTake, y, last}});
+  EXPECT_EQ(strategy.group_of(), (Ids{x, x, gradient, last}));
+  EXPECT_TRUE(strategy.duplicated().empty());
+}
+
 TEST(Reorder, GivesAUnitAnotherUrgency) {
   OpGraph graph = FourGradients();
   Strategy strategy = After(graph, {{kReorder, 3, 0}});
@@ -265,14 +281,48 @@ TEST(Reorder, GivesAUnitAnotherUrgency) {
   EXPECT_EQ(After(graph, {{kReorder, 3, 0}, {kReorder, 2, 3}}).priorities()[0], (Priority{2, 0}));
 }
 
+TEST(Reorder, WhatLeadsToNoGradientPutsAUnitBehindAllThatDo) {
+  GraphBuilder builder;
+  std::vector<int32_t> collectives;
+  int32_t last = -1;
+  for (int32_t i = 0; i < 2; ++i) {
+    collectives.push_back(builder.AllReduce(builder.Reduce({builder.Elemwise({})})));
+    last = builder.Elemwise({collectives.back()});
+    builder.op(last).is_output = true;
+  }
+  OpGraph graph = builder.Build();
+  Strategy strategy = After(graph, {{kReorder, collectives[0], last}});
+  EXPECT_EQ(strategy.priorities(), (std::vector<Priority>{{collectives[0], graph.num_ops() - 1}}));
+  EXPECT_GT(graph.num_ops() - 1, graph.Urgency(collectives[1]));
+  // The whole chain of the first gradient runs after that of the second.
+  Grouping grouping(graph);
+  grouping.Load(strategy);
+  UnitGraph units;
+  units.Build(grouping);
+  ListScheduler scheduler(1000);
+  scheduler.Run(units, std::vector<Nanoseconds>(units.num_units(), Nanoseconds(10)));
+  std::vector<int32_t> order = scheduler.RepresentativeOrder(units);
+  auto place = [&](int32_t op) { return std::find(order.begin(), order.end(), op); };
+  EXPECT_LT(place(collectives[1] - 1), place(collectives[0] - 2));
+  EXPECT_LT(place(collectives[0] - 1), place(last));
+}
+
+TEST(Reorder, BucketsOfOneGivenUrgencyAreNeighbours) {
+  OpGraph graph = FourGradients();
+  EXPECT_EQ(Rule(ReasonOf(graph, {{kMerge, 4, 7}})), "neighbours");
+  std::vector<Edit> edits{{kReorder, 4, 1}, {kReorder, 7, 2}, {kMerge, 4, 7}};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits)), "neighbours");
+  edits[1] = {kReorder, 7, 1};
+  EXPECT_EQ(Rule(ReasonOf(graph, edits)), "allowed");
+  EXPECT_EQ(Rule(ReasonOf(graph, edits, FusionLimits())), "neighbours");
+}
+
 TEST(Reorder, ReasonsWhyNot) {
   OpGraph graph = Chain();
   EXPECT_EQ(ReasonOf(graph, {{kFuse, 0, 1}, {kReorder, 0, 1}}),
             "relation: op 0 ('op0') and op 1 ('op1') share a unit");
   EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, -1}}),
             "urgency: the unit of op 0 ('op0') has that urgency already");
-  EXPECT_EQ(ReasonOf(graph, {{kReorder, 0, 4}}),
-            "urgency: op 4 ('op4') leads to no gradient and has no urgency to give");
   OpGraph urgent = FourGradients();
   EXPECT_EQ(Rule(ReasonOf(urgent, {{kReorder, 0, 1}, {kReorder, 0, 1}})), "urgency");
   EXPECT_EQ(Rule(ReasonOf(graph, {{kReorder, -1, 0}})), "relation");
