@@ -68,7 +68,7 @@ void ExpectReduced(int world_size, int64_t count, DataType dtype, Reduction redu
 }
 
 // 4096 floats are the largest small message, 4097 the smallest that goes around the ring; 65536
-// floats are one chunk; the last has segments of several chunks and unequal lengths.
+// floats are two chunks of two ranks each; the last has segments of several chunks and unequal lengths.
 constexpr int64_t kCounts[] = {1, 2, 5, 4096, 4097, 65536, 1'000'003};
 
 TEST(MpiCommunicatorTest, AveragesAndAllRanksHoldTheSameBits) {
@@ -198,8 +198,8 @@ TEST(MpiCommunicatorTest, TimeoutNamesTheBucketAndThePeers) {
               communicator.AllReduce({"bucket", 12}, values.data(), 100'000, DataType::kFloat32,
                                      Reduction::kAverage, control);
             }),
-            "bucket 12 on rank 1 of 3: nothing moved for 0.02 s; 4 messages missing from rank 0; "
-            "4 messages not taken by rank 2");
+            "bucket 12 on rank 1 of 3: nothing moved for 0.02 s; 12 messages missing from rank 0; "
+            "12 messages not taken by rank 2");
 }
 
 TEST(MpiCommunicatorTest, CancelledReceivesDoNotWriteLater) {
