@@ -87,6 +87,10 @@ class Pipeline {
   bool TakeIncoming(const MessagePlan& plan);
   bool TakeOutgoing();
   bool IsDone(MpiRequest* request);
+  /*!
+   * \brief Sleeps: twice as long as before if nothing moved since, half as long if half of a window
+   * of messages did.
+   */
   void Pause(const CollectiveName& name, const MessagePlan& plan, const ProgressControl& control);
   void CancelIncoming();
 
@@ -98,6 +102,7 @@ class Pipeline {
   std::unique_ptr<char[]> staging_;  // kWindow chunks: messages to be added
   std::chrono::steady_clock::time_point last_progress_;
   std::chrono::nanoseconds sleep_{0};
+  int64_t num_done_before_sleep_ = 0;  // messages, in both directions
 };
 
 }  // namespace disco_fuse::runtime
