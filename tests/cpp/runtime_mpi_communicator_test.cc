@@ -68,7 +68,7 @@ void ExpectReduced(int world_size, int64_t count, DataType dtype, Reduction redu
 }
 
 // 4096 floats are the largest small message, 4097 the smallest that goes around the ring; 65536
-// floats are two chunks of two ranks each; the last has segments of several chunks and unequal lengths.
+// floats give two ranks segments of three chunks; the last has segments of unequal lengths.
 constexpr int64_t kCounts[] = {1, 2, 5, 4096, 4097, 65536, 1'000'003};
 
 TEST(MpiCommunicatorTest, AveragesAndAllRanksHoldTheSameBits) {
