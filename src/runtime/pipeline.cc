@@ -129,7 +129,7 @@ bool Pipeline::TakeOutgoing() {
 
 void Pipeline::Pause(const CollectiveName& name, const MessagePlan& plan,
                      const ProgressControl& control) {
-  const bool stop = control.stop.load(std::memory_order_relaxed);
+  const bool stop = control.stopped();
   const auto idle = steady_clock::now() - last_progress_;
   if (stop || idle > link_.timeout) {
     std::ostringstream text;
@@ -149,7 +149,7 @@ void Pipeline::Pause(const CollectiveName& name, const MessagePlan& plan,
     CancelIncoming();
     throw std::runtime_error(text.str());
   }
-  const bool caller_waits = control.num_waiters.load(std::memory_order_relaxed) > 0;
+  const bool caller_waits = control.has_waiter();
   // Spinning means returning at once. No sched_yield: Linux takes a whole time slice (3 ms) for it.
   if (idle < (caller_waits ? kIdleSpin : kBusySpin)) return;
   const int64_t num_done = sent_.num_done + received_.num_done;
@@ -159,7 +159,11 @@ void Pipeline::Pause(const CollectiveName& name, const MessagePlan& plan,
   if (num_moved > kWindow / 2) sleep_ /= 2;
   const auto longest = caller_waits ? kIdleLongestSleep : kBusyLongestSleep;
   sleep_ = std::clamp<std::chrono::nanoseconds>(sleep_, kBusyFirstSleep, longest);
-  std::this_thread::sleep_for(sleep_);
+  if (caller_waits) {
+    std::this_thread::sleep_for(sleep_);
+  } else {
+    control.SleepUnlessAwaited(sleep_);
+  }
 }
 
 void Pipeline::CancelIncoming() {

@@ -223,7 +223,7 @@ TEST(MpiCommunicatorTest, StopEndsTheCollective) {
   MpiCommunicator communicator(world.Link(0, seconds(100)));
   std::thread stopper([&] {
     std::this_thread::sleep_for(milliseconds(20));
-    control.stop = true;
+    control.Stop();
   });
   std::vector<float> values(10);
   const std::string error = ErrorOf([&] {
@@ -232,6 +232,28 @@ TEST(MpiCommunicatorTest, StopEndsTheCollective) {
   });
   stopper.join();
   EXPECT_NE(error.find("given up because the communicator was closed"), std::string::npos) << error;
+}
+
+TEST(ProgressControlTest, SleepEndsWhenSomebodyWaitsOrStops) {
+  const auto sleep_while = [](const std::function<void(ProgressControl*)>& action) {
+    ProgressControl control;
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(20));
+      action(&control);
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    control.SleepUnlessAwaited(seconds(100));
+    other.join();
+    return std::chrono::steady_clock::now() - begin;
+  };
+  EXPECT_LT(sleep_while([](ProgressControl* control) { control->AddWaiter(); }), seconds(50));
+  EXPECT_LT(sleep_while([](ProgressControl* control) { control->Stop(); }), seconds(50));
+  ProgressControl control;
+  control.AddWaiter();
+  control.RemoveWaiter();
+  const auto begin = std::chrono::steady_clock::now();
+  control.SleepUnlessAwaited(milliseconds(20));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(20));
 }
 
 TEST(MpiCommunicatorTest, ErrorsOfMpiAreNamed) {
