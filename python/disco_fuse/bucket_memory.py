@@ -91,13 +91,20 @@ def _started(value: Any) -> tuple[int, list[relax.Var]] | None:
 
 
 def _allocation(tensor: Any, values: dict[relax.Var, Any]) -> relax.Var | None:
-    """The allocation that ``tensor`` is, seen through other names and shapes."""
+    """The allocation that ``tensor`` is, seen through other names, shapes and tuples."""
     while tensor in values:
         value = values[tensor]
         if is_op(value, "relax.builtin.alloc_tensor"):
             return tensor
         if is_op(value, "relax.reshape"):
             tensor = value.args[0]
+        elif isinstance(value, relax.TupleGetItem):
+            whole = value.tuple_value
+            while whole in values:
+                whole = values[whole]
+            if not isinstance(whole, relax.Tuple):
+                return None
+            tensor = whole.fields[value.index]
         elif isinstance(value, relax.Var):
             tensor = value
         else:

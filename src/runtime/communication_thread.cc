@@ -25,7 +25,7 @@ CommunicationThread::~CommunicationThread() { Close(); }
 void CommunicationThread::Submit(CommunicationJob* job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (control_.stop.load()) throw std::runtime_error("the communicator is closed");
+    if (control_.stopped()) throw std::runtime_error("the communicator is closed");
     job->done_ = false;
     job->error_ = nullptr;
     queue_.push_back(job);
@@ -36,7 +36,7 @@ void CommunicationThread::Submit(CommunicationJob* job) {
 void CommunicationThread::Wait(CommunicationJob* job, CheckInterrupt check_interrupt) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!job->done_) {
-    ++control_.num_waiters;
+    control_.AddWaiter();
     try {
       while (!ended_.wait_for(lock, kInterruptPeriod, [job] { return job->done_; })) {
         lock.unlock();
@@ -44,10 +44,10 @@ void CommunicationThread::Wait(CommunicationJob* job, CheckInterrupt check_inter
         lock.lock();
       }
     } catch (...) {
-      --control_.num_waiters;
+      control_.RemoveWaiter();
       throw;
     }
-    --control_.num_waiters;
+    control_.RemoveWaiter();
   }
   if (job->error_) std::rethrow_exception(job->error_);
 }
@@ -60,7 +60,7 @@ bool CommunicationThread::IsDone(const CommunicationJob& job) const {
 void CommunicationThread::Close() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    control_.stop.store(true);
+    control_.Stop();
   }
   submitted_.notify_one();
   if (thread_.joinable()) thread_.join();
@@ -81,11 +81,11 @@ void CommunicationThread::Loop() {
   prctl(PR_SET_TIMERSLACK, 1000UL);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    submitted_.wait(lock, [this] { return control_.stop.load() || !queue_.empty(); });
+    submitted_.wait(lock, [this] { return control_.stopped() || !queue_.empty(); });
     if (queue_.empty()) return;  // told to stop and nobody is left to be told
     CommunicationJob* job = queue_.front();
     queue_.pop_front();
-    if (!failure_ && control_.stop.load()) {
+    if (!failure_ && control_.stopped()) {
       failure_ = std::make_exception_ptr(std::runtime_error("the communicator was closed"));
     }
     if (!failure_) {

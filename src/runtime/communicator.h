@@ -2,7 +2,10 @@
 #define DISCO_FUSE_RUNTIME_COMMUNICATOR_H_
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 
 namespace disco_fuse::runtime {
 
@@ -30,11 +33,27 @@ struct CollectiveName {
 };
 
 /*! \brief What the threads that wait tell the one that communicates. */
-struct ProgressControl {
-  /*! \brief The running collective must give up. */
-  std::atomic<bool> stop{false};
-  /*! \brief Threads blocked on a result: their cores are idle, so polling hard costs nobody. */
-  std::atomic<int> num_waiters{0};
+class ProgressControl {
+ public:
+  /*! \brief Whether the running collective must give up. */
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /*! \brief Whether a thread is blocked on a result: its core is idle, polling hard costs nobody.
+   */
+  bool has_waiter() const { return num_waiters_.load(std::memory_order_relaxed) > 0; }
+
+  void Stop();
+  void AddWaiter();
+  void RemoveWaiter() { --num_waiters_; }
+
+  /*! \brief Sleeps for `time`, but no longer than until the first waiter comes or Stop is called.
+   */
+  void SleepUnlessAwaited(std::chrono::nanoseconds time) const;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> num_waiters_{0};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable awaited_;
 };
 
 /*!

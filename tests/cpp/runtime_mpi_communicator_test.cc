@@ -68,7 +68,7 @@ void ExpectReduced(int world_size, int64_t count, DataType dtype, Reduction redu
 }
 
 // 4096 floats are the largest small message, 4097 the smallest that goes around the ring; 65536
-// floats are one chunk; the last has segments of several chunks and unequal lengths.
+// floats give two ranks segments of three chunks; the last has segments of unequal lengths.
 constexpr int64_t kCounts[] = {1, 2, 5, 4096, 4097, 65536, 1'000'003};
 
 TEST(MpiCommunicatorTest, AveragesAndAllRanksHoldTheSameBits) {
@@ -198,8 +198,8 @@ TEST(MpiCommunicatorTest, TimeoutNamesTheBucketAndThePeers) {
               communicator.AllReduce({"bucket", 12}, values.data(), 100'000, DataType::kFloat32,
                                      Reduction::kAverage, control);
             }),
-            "bucket 12 on rank 1 of 3: nothing moved for 0.02 s; 4 messages missing from rank 0; "
-            "4 messages not taken by rank 2");
+            "bucket 12 on rank 1 of 3: nothing moved for 0.02 s; 12 messages missing from rank 0; "
+            "12 messages not taken by rank 2");
 }
 
 TEST(MpiCommunicatorTest, CancelledReceivesDoNotWriteLater) {
@@ -223,7 +223,7 @@ TEST(MpiCommunicatorTest, StopEndsTheCollective) {
   MpiCommunicator communicator(world.Link(0, seconds(100)));
   std::thread stopper([&] {
     std::this_thread::sleep_for(milliseconds(20));
-    control.stop = true;
+    control.Stop();
   });
   std::vector<float> values(10);
   const std::string error = ErrorOf([&] {
@@ -232,6 +232,28 @@ TEST(MpiCommunicatorTest, StopEndsTheCollective) {
   });
   stopper.join();
   EXPECT_NE(error.find("given up because the communicator was closed"), std::string::npos) << error;
+}
+
+TEST(ProgressControlTest, SleepEndsWhenSomebodyWaitsOrStops) {
+  const auto sleep_while = [](const std::function<void(ProgressControl*)>& action) {
+    ProgressControl control;
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(20));
+      action(&control);
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    control.SleepUnlessAwaited(seconds(100));
+    other.join();
+    return std::chrono::steady_clock::now() - begin;
+  };
+  EXPECT_LT(sleep_while([](ProgressControl* control) { control->AddWaiter(); }), seconds(50));
+  EXPECT_LT(sleep_while([](ProgressControl* control) { control->Stop(); }), seconds(50));
+  ProgressControl control;
+  control.AddWaiter();
+  control.RemoveWaiter();
+  const auto begin = std::chrono::steady_clock::now();
+  control.SleepUnlessAwaited(milliseconds(20));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(20));
 }
 
 TEST(MpiCommunicatorTest, ErrorsOfMpiAreNamed) {

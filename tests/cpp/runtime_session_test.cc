@@ -25,8 +25,8 @@ class HalvingCommunicator final : public Communicator {
   int world_size() const final { return 2; }
   void AllReduce(const CollectiveName& name, void* data, int64_t count, DataType dtype, Reduction,
                  const ProgressControl& control) final {
-    while (blocked && !control.stop) std::this_thread::sleep_for(milliseconds(1));
-    if (control.stop) throw std::runtime_error("stopped");
+    while (blocked && !control.stopped()) std::this_thread::sleep_for(milliseconds(1));
+    if (control.stopped()) throw std::runtime_error("stopped");
     if (name.id == 1313) throw std::runtime_error("bucket 1313 is unlucky");
     order_->push_back(name.id);
     for (int64_t i = 0; i < count; ++i) {

@@ -59,6 +59,21 @@ def test_places(buckets: list[list[int]], expected: list[tuple[int, ...]]) -> No
     assert placed(module(buckets)) == expected
 
 
+def test_outputs_of_a_kernel_with_several_are_found() -> None:
+    """CallTIRRewrite hands them out as a tuple of allocations."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 6), "float32"))
+    with builder.function("main", [x], pure=False):
+        parts = builder.emit(relax.op.split(x, 2, axis=1))
+        halves = [builder.emit(relax.TupleGetItem(parts, i)) for i in range(2)]
+        callee = relax.ExternFunc("disco_fuse.runtime.allreduce_start")
+        arguments = [relax.prim_value(0), *halves]
+        builder.emit(relax.Call(callee, arguments, ty_args=[relax.TupleType([])]))
+        builder.emit_func_output(relax.Tuple(halves))
+    mod = relax.transform.CallTIRRewrite()(relax.transform.LegalizeOps()(builder.get()))
+    assert placed(mod) == [(0, 0, 112), (0, 64, 112)]
+
+
 def test_the_module_given_is_not_changed() -> None:
     mod = module([[0, 1, 2]])
     text = mod.script()

@@ -25,7 +25,7 @@ def test_a_transport_that_steals_half_of_a_core_has_contention_two() -> None:
 
 def test_compute_loses_what_was_stolen_where_a_size_steals_more_than_others() -> None:
     flight = [20.0, 200.0, 1000.0, 15000.0]
-    stolen = [40.0, 80.0, 400.0, 6000.0]
+    stolen = [40.0, 80.0, 400.0, 6000.0]  # of the larger half, 40%; of the smallest, 200%
     profile = TransportProfile.fit(costs(flight, stolen))
     assert profile.contention == pytest.approx(1 / (1 - 0.4))
     lost = profile.allreduce.time_us(SIZES[0]) * (1 - 1 / profile.contention)
