@@ -83,10 +83,17 @@ def slow_step(folder: Path, communicator: Communicator) -> None:
     Trainer(runner_of(folder, communicator), data, schedule=schedule).train(10)
 
 
+def rank_before_mpi() -> int:
+    """This rank's number, as Open MPI or MPICH tells its processes."""
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    (number,) = {os.environ[name] for name in names if name in os.environ}
+    return int(number)
+
+
 def killed_at_start(folder: Path) -> None:
     """The second rank dies when the first one runs and has not joined, or is just joining."""
     runs = folder / f"rank-0-of-{os.getppid()}"
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    if rank_before_mpi() == 0:
         runs.touch()
         return
     while not runs.exists():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from conftest import Finished, run_to_end
+from conftest import LIMIT_S, Finished, run_to_end
+from disco_fuse import launch
 
 pytestmark = pytest.mark.usefixtures("run_ranks")  # which skips where ranks cannot be started
 
@@ -38,3 +40,15 @@ def test_missing_rank_is_named(case: str, message: str, trained_plan: Path) -> N
 def test_rank_killed_before_it_joins(trained_plan: Path) -> None:
     done = finished(trained_plan, "killed_at_start")
     assert "process rank 1 " in done.stdout + done.stderr
+
+
+def test_plan_damaged_on_one_rank_is_refused_on_all(trained_plan: Path, tmp_path: Path) -> None:
+    """Rank 0, whose plan is whole, does not wait for a step that rank 1 cannot run."""
+    for rank in range(2):
+        shutil.copytree(trained_plan / "plan", tmp_path / f"plan-{rank}")
+    shutil.copy(trained_plan / "plan" / "values.npz", tmp_path)
+    (tmp_path / "plan-1" / "step.so").write_bytes(b"another step")
+    program = [str(Path(__file__).parent / "load_plan.py"), str(tmp_path)]
+    done = launch.run(program, 2, timeout_s=LIMIT_S, capture=True, oversubscribe=True)
+    assert done.returncode != 0
+    assert f"is refused on rank 1: {tmp_path}/plan-1/step.so is not the file" in done.stderr

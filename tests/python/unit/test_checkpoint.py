@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +100,31 @@ def test_failed_write_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -
         write(path, header(step=8))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("mounting a small disk takes root and mount")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_leaves_the_earlier_file_and_nothing_else(small_disk: Path) -> None:
+    path = write(small_disk / "a")
+    before = path.read_bytes()
+    big = StoredTensor(name="big", shape=(1 << 20,), dtype="uint8")
+    with pytest.raises(OSError, match="No space left on device"):
+        write_checkpoint(path, header(tensors=(big,)), lambda _: np.ones(big.shape, np.uint8))
+    assert path.read_bytes() == before
+    assert [file.name for file in small_disk.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(
