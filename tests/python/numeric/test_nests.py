@@ -48,7 +48,7 @@ def gates() -> Workload:
         model=Gates(),
         loss=lambda output, target: ((output - target) ** 2).mean(),
         optimizer=SGD(lr=0.1),
-        batches=lambda rank, world_size: iter(
+        batches=lambda _rank, _world_size: iter(
             [(np.ones((4, 8), "float32"), np.ones((4, 16), "float32"))]
         ),
     )

@@ -202,7 +202,8 @@ def test_evaluation_and_events(plan: Path, tmp_path: Path) -> None:
         plan, SpoiledNumbers(), evaluate=evaluate, evaluate_every=2, on_nan="skip", on_event=log
     )
     trainer.train(4)
-    events = [json.loads(line) for line in (tmp_path / "logs" / "events.jsonl").open()]
+    lines = (tmp_path / "logs" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     kinds = [event["event"] for event in events]
     assert kinds == ["start", "step", "step", "evaluation", "step", "skip", "step", "evaluation",
                      "end"]  # fmt: skip
