@@ -37,7 +37,8 @@ class StepRunner:
     ValueError
         The plan is damaged or differs between ranks; a value is missing or has another shape or
         dtype than the plan says; the machine of a rank lacks what the step needs, which every
-        rank then reports; the plan sends AllReduces between GPUs, which only CPUs can so far.
+        rank then reports; the plan is for GPUs and sends AllReduces, and the communicator is not
+        one of NCCL, or the other way round.
     """
 
     def __init__(
@@ -46,12 +47,7 @@ class StepRunner:
         self.communicator = communicator
         self.plan = on_all_ranks(communicator, lambda: _load(folder), f"the plan in {folder}")
         check_same(communicator, self.plan.digest, f"plan {self.plan.name!r}")
-        self._device = tvm.cuda(0) if GPU in self.plan.needs else tvm.cpu()
-        if GPU in self.plan.needs and self.plan.num_allreduces:
-            raise ValueError(
-                f"plan {self.plan.name!r} has {self.plan.num_allreduces} AllReduces between GPUs; "
-                "only CPUs can exchange gradients so far"
-            )
+        self._device = _device(self.plan, communicator)
         state = [_checked(values, spec) for spec in self.state]
         communicator.broadcast(state)
         self._set_rank(state, communicator.rank)
@@ -166,6 +162,19 @@ class StepRunner:
         if index is None:
             raise ValueError(f"no state {name!r}; there are {[spec.name for spec in self.state]}")
         return index
+
+
+def _device(plan: Plan, communicator: Communicator) -> Any:
+    """Where the step runs: on the communicator's GPU if it has one."""
+    on_gpu, ordinal = GPU in plan.needs, communicator.device
+    if on_gpu and plan.num_allreduces and ordinal is None:
+        raise ValueError(
+            f"plan {plan.name!r} sends {plan.num_allreduces} AllReduces between GPUs; create the "
+            "communicator with disco_fuse.runtime.nccl"
+        )
+    if ordinal is not None and not on_gpu:
+        raise ValueError(f"plan {plan.name!r} is for CPUs, and the communicator is one of NCCL")
+    return tvm.cuda(ordinal or 0) if on_gpu else tvm.cpu()
 
 
 def _load(folder: Path) -> Plan:

@@ -2,20 +2,19 @@
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/memory.h>
 #include <tvm/ffi/optional.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
-#include <cstring>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "ffi/device_session_ffi.h"
+#include "ffi/runtime_convert.h"
 #include "runtime/communication_thread.h"
 #include "runtime/mpi_communicator.h"
 #include "runtime/session.h"
@@ -25,23 +24,6 @@ namespace disco_fuse::runtime {
 namespace ffi = tvm::ffi;
 
 namespace {
-
-/*! \brief Runs `body`, turning the core's exceptions into those Python sees. */
-template <typename Body>
-auto Translate(Body&& body) {
-  try {
-    return body();
-  } catch (const std::invalid_argument& error) {
-    TVM_FFI_THROW(ValueError) << error.what();
-  } catch (const std::runtime_error& error) {
-    TVM_FFI_THROW(RuntimeError) << error.what();
-  }
-  TVM_FFI_UNREACHABLE();
-}
-
-void CheckInterruptOfPython() {
-  if (TVMFFIEnvCheckSignals() != 0) throw ffi::EnvErrorAlreadySet();
-}
 
 char* HostData(const ffi::TensorView& tensor) {
   if (tensor.device().device_type != kDLCPU) {
@@ -150,6 +132,11 @@ int64_t ReadArguments(const char* function, ffi::PackedArgs args, SessionObj* se
 }
 
 void StartWith(const char* function, Reduction reduction, ffi::PackedArgs args) {
+  if (IsDeviceCall(args)) {
+    const bool is_average = reduction == Reduction::kAverage;
+    StartOnDevice(function, is_average ? NcclOperation::kAverage : NcclOperation::kSum, args);
+    return;
+  }
   SessionObj* self = RequireSession(function);
   const int64_t bucket = ReadArguments(function, args, self);
   Translate([&] { self->session.Start(bucket, self->arguments, reduction); });
@@ -165,6 +152,10 @@ void AllReduceStartSum(ffi::PackedArgs args, ffi::Any*) {
 
 void AllReduceWait(ffi::PackedArgs args, ffi::Any*) {
   constexpr const char* kName = "disco_fuse.runtime.allreduce_wait";
+  if (IsDeviceCall(args)) {
+    WaitOnDevice(kName, args);
+    return;
+  }
   SessionObj* self = RequireSession(kName);
   const int64_t bucket = ReadArguments(kName, args, self);
   Translate([&] { self->session.Wait(bucket, self->arguments, CheckInterruptOfPython); });
@@ -192,9 +183,7 @@ ffi::Tensor BucketTensor(int64_t bucket, int64_t offset_bytes, int64_t num_bytes
 void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   SessionObj* self = RequireSession("disco_fuse.runtime.record_kernel");
   const auto name = args[1].cast<ffi::String>();
-  for (const char* prefix : {"vm.builtin.", "disco_fuse.runtime."}) {
-    if (std::strncmp(name.data(), prefix, std::strlen(prefix)) == 0) return;
-  }
+  if (!IsKernelName(name.c_str())) return;
   if (args[2].cast<bool>()) {
     self->session.BeginKernel();
   } else {
@@ -231,17 +220,8 @@ void Broadcast(const CommunicatorRef& communicator, const ffi::TensorView& tenso
   });
 }
 
-/*! \brief Writes one row (kind, id, start_ns, finish_ns) per event; see num_events for the rows. */
 void CopyEvents(const SessionRef& session, const ffi::TensorView& rows) {
-  const std::vector<Event> events = Translate([&] { return session->session.Events(); });
-  TVM_FFI_ICHECK_EQ(rows.numel(), static_cast<int64_t>(events.size()) * 4);
-  auto* out = static_cast<int64_t*>(rows.data_ptr());
-  for (const Event& event : events) {
-    *out++ = static_cast<int64_t>(event.kind);
-    *out++ = event.id;
-    *out++ = event.start.count();
-    *out++ = event.finish.count();
-  }
+  WriteEvents(Translate([&] { return session->session.Events(); }), rows);
 }
 
 /*! \brief Bytes that were copied into each bucket in the last step, by bucket. */

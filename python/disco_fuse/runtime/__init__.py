@@ -6,6 +6,7 @@ from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
 from disco_fuse.runtime.guards import abort_on_error, check_same, on_all_ranks
 from disco_fuse.runtime.measure import MessageCost, measure_allreduce, measure_beside_compute
+from disco_fuse.runtime.nccl import nccl
 from disco_fuse.runtime.session import Session
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "measure_allreduce",
     "measure_beside_compute",
     "mpi",
+    "nccl",
     "on_all_ranks",
 ]

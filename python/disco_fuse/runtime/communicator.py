@@ -17,8 +17,9 @@ DEFAULT_TIMEOUT_S = 300.0
 class Communicator:
     """The ranks of one job and the thread that moves their gradients.
 
-    Create one with :func:`loopback` or :func:`mpi`. All ranks make the same calls in the same
-    order. After a failed AllReduce or broadcast every later one fails too.
+    Create one with :func:`loopback`, :func:`mpi` or :func:`disco_fuse.runtime.nccl`. All ranks make
+    the same calls in the same order. After a failed AllReduce or broadcast every later one fails
+    too.
 
     Parameters
     ----------
@@ -41,9 +42,22 @@ class Communicator:
         # Also runs at interpreter exit, before mpi4py finalises MPI: the thread must be gone then.
         self._close = weakref.finalize(self, _close, handle, control)
 
+        self._device_handle: Any | None = None
+        self.device: int | None = None
+        """The GPU of this rank if gradients travel between GPUs, else None."""
+
+    def on_device(self, handle: Any, device: int) -> None:
+        """Send gradients by the C++ NCCL communicator `handle` from now on, from GPU `device`."""
+        self._device_handle, self.device = handle, device
+
+    @property
+    def device_handle(self) -> Any:
+        """The C++ NCCL communicator, or None."""
+        return self._device_handle
+
     @property
     def handle(self) -> Any:
-        """The C++ communicator."""
+        """The C++ communicator between hosts."""
         return self._handle
 
     def close(self) -> None:

@@ -21,7 +21,8 @@ class Session:
     communicator
         The ranks to average over; several sessions may share one.
     max_events
-        Events of a step that are kept, on each of the two threads (32 bytes each).
+        Events of a step that are kept, on each of the two threads (32 bytes each). On a GPU the
+        times are the GPU's own.
 
     Examples
     --------
@@ -35,7 +36,14 @@ class Session:
         if max_events < 1:
             raise ValueError(f"max_events is {max_events}; allowed: at least 1")
         self.communicator = communicator
-        self._handle = _ffi.function("runtime.session")(communicator.handle, max_events)
+        on_device = communicator.device_handle is not None
+        self._prefix = "runtime.device_" if on_device else "runtime."
+        handle = communicator.device_handle if on_device else communicator.handle
+        self._handle = self._function("session")(handle, max_events)
+
+    def _function(self, name: str) -> Any:
+        """The C++ function of this kind of session."""
+        return _ffi.function(self._prefix + name)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -48,12 +56,12 @@ class Session:
         ValueError
             If a bucket was started but not waited for.
         """
-        swap = _ffi.function("runtime.swap_current_session")
-        _ffi.function("runtime.begin_step")(self._handle)
+        swap = self._function("swap_current_session")
+        self._function("begin_step")(self._handle)
         previous = swap(self._handle)
         try:
             yield
-            _ffi.function("runtime.finish_step")(self._handle)
+            self._function("finish_step")(self._handle)
         finally:
             swap(previous)
 
@@ -63,7 +71,7 @@ class Session:
 
         Costs about half a microsecond a kernel: measure step times without it.
         """
-        vm.set_instrument(_ffi.function("runtime.record_kernel"))
+        vm.set_instrument(self._function("record_kernel"))
         try:
             yield
         finally:
@@ -71,19 +79,22 @@ class Session:
 
     def events(self) -> StepEvents:
         """The record of the last finished step."""
-        rows = np.empty((int(_ffi.function("runtime.num_events")(self._handle)), 4), np.int64)
-        _ffi.function("runtime.copy_events")(self._handle, rows)
+        rows = np.empty((int(self._function("num_events")(self._handle)), 4), np.int64)
+        self._function("copy_events")(self._handle, rows)
         return StepEvents(
             rows=rows,
-            kernel_names=tuple(map(str, _ffi.function("runtime.kernel_names")(self._handle))),
-            num_dropped=int(_ffi.function("runtime.num_dropped_events")(self._handle)),
+            kernel_names=tuple(map(str, self._function("kernel_names")(self._handle))),
+            num_dropped=int(self._function("num_dropped_events")(self._handle)),
         )
 
     def copied_bytes(self) -> dict[int, int]:
         """Bytes that had to be packed in the last step, by bucket.
 
-        0 where every gradient was computed in the bucket's memory, or is the only one of it.
+        0 where every gradient was computed in the bucket's memory, or is the only one of it. On a
+        GPU nothing is ever packed: NCCL reduces the gradients where they are, in one launch.
         """
+        if self.communicator.device_handle is not None:
+            return {}
         copied = _ffi.function("runtime.copied_bytes")(self._handle)
         return {int(bucket): int(num_bytes) for bucket, num_bytes in copied.items()}
 

@@ -37,7 +37,7 @@ LAYERS = [
 # Dependency that few files need -> the only places (folders or files) that may import it.
 OPTIONAL = {
     "torch": ["frontend/torch", "zoo", "compare/pytorch_ddp.py", "workload.py"],
-    "mpi4py": ["runtime/communicator.py"],
+    "mpi4py": ["runtime/nccl.py", "runtime/communicator.py"],
     "xgboost": [],
     "dgl": [],
     "matplotlib": [],
