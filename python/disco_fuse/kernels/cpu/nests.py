@@ -77,7 +77,7 @@ def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan]:
 
 def inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
     """Stage that computes each buffer that is not stored, by buffer."""
-    found: dict[tirx.Buffer, Stage] = {}
+    found = _unread_stages(stages)
     for op in grouping.inlined:
         for stage in op.stages:
             assert stage.output is not None
@@ -87,6 +87,18 @@ def inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, S
             for stage in _internal(op, stages):
                 assert stage.output is not None
                 found[stage.output] = stage
+    return found
+
+
+def _unread_stages(stages: StageList) -> dict[tirx.Buffer, Stage]:
+    """Stages that nothing needs, such as the other half of a split, by the buffer they compute."""
+    found: dict[tirx.Buffer, Stage] = {}
+    needed = set(stages.parameters)
+    for stage in reversed(stages.stages):
+        if stage.output is None or stage.output in needed:
+            needed.update(stage.reads)
+        else:
+            found[stage.output] = stage
     return found
 
 

@@ -148,6 +148,8 @@ class ScalarGraph:
         ValueError
             For an expression this graph cannot hold.
         """
+        if isinstance(expr, tirx.IntImm | tirx.FloatImm):  # equal ones of two types are equal keys
+            return self.make("const", str(expr.ty.dtype), (), expr.value)
         found = memo.get(expr)
         if found is not None:
             return found
@@ -163,8 +165,6 @@ class ScalarGraph:
             if expr not in env:
                 raise ValueError(f"free variable {expr} in a stage; only its own axes are allowed")
             return env[expr]
-        if cls is tirx.IntImm or cls is tirx.FloatImm:
-            return self.make("const", str(expr.ty.dtype), (), expr.value)
         if cls is tvm.ir.TensorLoad:
             indices = tuple(self.convert(i, env, read, memo) for i in expr.indices)
             return read(expr.source, indices)

@@ -109,6 +109,10 @@ class Scope:
 
     def bind(self, name: str, value: tirx.Expr) -> tirx.Expr:
         """Name a value read from memory in this scope."""
+        if str(value.ty.dtype) == "bfloat16":
+            # Where there is no bfloat16 TVM computes in float32 instead, and then refuses bound
+            # variables whose values changed their type.
+            return self._local(name, value)
         var = tirx.Var(name, value.ty)
         self.statements.append(tirx.Bind(var, value))
         return var
@@ -124,6 +128,10 @@ class Scope:
         if str(value.ty.dtype) == "bool":  # TVM cannot keep a vector of bool in a variable
             kept = self.keep(name, prim.Cast("int32", value))
             return prim.NE(kept, tirx.IntImm("int32", 0))
+        return self._local(name, value)
+
+    def _local(self, name: str, value: tirx.Expr) -> tirx.Expr:
+        """The value from a local buffer that it is stored in."""
         width = self.lanes.width if self.lanes is not None else 1
         index = self.lanes.index if self.lanes is not None else int_imm(0)
         before = self.lanes.allocations if self.lanes is not None else self.statements

@@ -69,14 +69,6 @@ class DeviceScope(Scope):
 
     fast_functions = False
 
-    def bind(self, name: str, value: tirx.Expr) -> tirx.Expr:
-        """Name a value read from memory, but for bfloat16.
-
-        Where the device has no bfloat16 (before sm_80) TVM computes in float32 instead, and then
-        refuses bound variables whose values changed their type.
-        """
-        return value if str(value.ty.dtype) == "bfloat16" else super().bind(name, value)
-
 
 Threads = tuple[int, int]
 """Threads of a block in x, whose neighbours share a warp, and in y."""
