@@ -57,6 +57,7 @@ def group(build: Build, specs: Sequence[TensorSpec]) -> tvm.IRModule:
             result = builder.emit_output(relax.Call(name, outer))
         builder.emit_func_output(result)
     passes = [
+        relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         MarkOps(),

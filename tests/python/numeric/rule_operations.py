@@ -164,12 +164,19 @@ MOVES = {
 POINTWISE = UNARY | STEPS | BINARY | DIVIDE | WHOLE | LOGIC | COMPARE | OTHERS | MOVES
 
 
-def pick(draw: Draw, program: Program, *, kinds: str = "fib", exact: bool = False) -> int | None:
-    """A value of a kind (float, int, bool), later ones more often; None where there is none."""
+def pick(
+    draw: Draw, program: Program, *, kinds: str = "fib", exact: bool = False, axes: int = 0
+) -> int | None:
+    """A value of a kind (float, int, bool), later ones more often; None where there is none.
+
+    It has at least ``axes`` axes, and no rounding if ``exact``.
+    """
     found = [
         i
         for i, dtype in enumerate(program.dtypes)
-        if dtype.lstrip("b")[0].replace("o", "b") in kinds and (program.exact[i] or not exact)
+        if dtype.lstrip("b")[0].replace("o", "b") in kinds
+        and (program.exact[i] or not exact)
+        and len(program.shape(i)) >= axes
     ]
     return draw(st.sampled_from(found + found[-2:])) if found else None
 

@@ -155,7 +155,17 @@ def rereads(stage: Stage) -> bool:
 
 
 def group(stages: StageList) -> Grouping:
-    """Apply rules 1 and 2 (see the module's text) to a kernel."""
+    """Apply rules 1 and 2 (see the module's text) to a kernel.
+
+    Raises
+    ------
+    ValueError
+        When a statement stores nothing itself: it passes whole buffers to another function (a
+        sort), and which of them are written is not known.
+    """
+    hidden = next((s for s in stages.stages if not s.writes), None)
+    if hidden is not None:
+        raise ValueError(f"a statement writes no element of a buffer: {hidden.statement}")
     ops = operators(stages)
     outputs = frozenset(stages.parameters)
     consumers: dict[Operator, list[Operator]] = {op: [] for op in ops}
