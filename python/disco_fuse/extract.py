@@ -161,7 +161,11 @@ class _Reader:
         return bool(relax.analysis.has_reshape_pattern(self.mod[value.args[0]]))
 
     def _describe(self, binding: relax.VarBinding) -> Op:
-        call, name, size = binding.value, binding.var.name, tensor_bytes(binding.var.ty)
+        call, name = binding.value, binding.var.name
+        try:
+            size = tensor_bytes(binding.var.ty)
+        except ValueError as error:
+            raise ValueError(f"binding {name} = {call}: {error}") from error
         reduction = reduction_of(call)
         if reduction is not None:
             if reduction not in REDUCTIONS:

@@ -12,12 +12,14 @@ import tvm
 from tvm import relax, topi
 from tvm.ir import Call
 
-from disco_fuse.bindings import ALLREDUCE_OP, static_shape
+from disco_fuse.bindings import ALLREDUCE_OP, is_op, static_shape
 from disco_fuse.kernels.convolution import convolution_legalizers
 from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.kernels.library import DispatchMatmul
 from disco_fuse.kernels.weight_gradient import FoldWeightGradient
 from disco_fuse.own_gradients import OwnGradients
+
+_DIVISIONS = ("relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod")
 
 
 def lower(
@@ -49,9 +51,9 @@ def lower(
     Raises
     ------
     ValueError
-        ``main`` is missing or is not one dataflow block.
+        ``main`` is missing or is not one dataflow block, or divides by the constant 0.
     """
-    check_single_dataflow_block(mod)
+    _check_divisors(check_single_dataflow_block(mod))
     passes = [
         relax.transform.CanonicalizeBindings(),
         OwnGradients(),
@@ -64,12 +66,27 @@ def lower(
             {"relax.mean": _legalize_mean, **convolution_legalizers(library=library_convolutions)},
             skip_ops=[ALLREDUCE_OP],
         ),
+        relax.transform.CanonicalizeBindings(),  # constants that stand for an operator (arange)
         relax.transform.AnnotateTIROpPattern(),
         MarkOps(),
         relax.transform.DeadCodeElimination(),
     ]
     with target:
         return tvm.transform.Sequential(passes)(mod)
+
+
+def _check_divisors(main: relax.Function) -> None:
+    """ValueError for a division by the scalar constant 0, on which TVM fails without a name."""
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if not any(is_op(value, name) for name in _DIVISIONS):
+                continue
+            divisor = value.args[1]
+            if not isinstance(divisor, tvm.ir.GenericConst) or static_shape(divisor.ty) != ():
+                continue
+            if divisor.value.numpy() == 0:
+                raise ValueError(f"{binding.var.name} = {value} divides by the constant 0")
 
 
 def check_single_dataflow_block(mod: tvm.IRModule) -> relax.Function:

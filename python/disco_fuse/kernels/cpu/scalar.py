@@ -7,6 +7,7 @@ are the same node, so nothing is computed twice and a chain of inlined operators
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,6 +198,10 @@ class ScalarGraph:
             for one, other in ((left, right), (right, left)):
                 if one.kind == "const":
                     return one if bool(one.payload) == (cls is prim.Or) else other
+        if cls is prim.Div and right.kind == "const" and right.payload == 0:
+            # TVM fails on a constant divisor of 0. The product is the same: infinite, or NaN for 0.
+            infinite = self.make("const", dtype, (), math.copysign(math.inf, right.payload))
+            return self.make(prim.Mul, dtype, (left, infinite))
         return self.make(cls, dtype, (left, right))
 
     def _fold(self, cls: Any, dtype: str, a: Affine | None, b: Affine | None) -> Node | None:

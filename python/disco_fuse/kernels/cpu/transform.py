@@ -9,6 +9,8 @@ from tvm.target import Target
 
 from ..stages import OP_PATTERN
 from .driver import IS_SCHEDULED, schedule
+from .loops import int_imm
+from .operators import OPAQUE
 
 BUILD_CONFIG = {"tirx.disable_storage_rewrite": True}
 """Pass configuration to compile scheduled kernels with (`tvm.transform.PassContext(config=...)`).
@@ -25,7 +27,7 @@ class MarkOps:
 
     Run it between `AnnotateTIROpPattern` and `FuseTIR`: the schedules then know which blocks of a
     fused kernel belong together, so that they inline and share loops operator by operator, as the
-    cost model assumes.
+    cost model assumes. What consists of no blocks, which TVM takes for elementwise, is opaque.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -33,7 +35,7 @@ class MarkOps:
         updates = {}
         for name, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and func.attrs and "op_pattern" in func.attrs:
-                plain = _without_offsets(func)
+                plain = _connectable(func)
                 updates[name] = _marked(plain, int(func.attrs["op_pattern"]))
         return replaced(mod, updates)
 
@@ -82,7 +84,7 @@ def _marked(func: tirx.PrimFunc, pattern: int) -> tirx.PrimFunc:
     tvm_ffi.structural_walk(func.body, [(tvm.s_tir.SBlock, last.append)])
     blocks = [block for block in last if block.name_hint != "root"]
     if not blocks:
-        return func
+        return func.with_attr("op_pattern", tirx.IntImm("int64", OPAQUE))
     target = blocks[-1]
 
     def annotate(block: tvm.s_tir.SBlock) -> tvm.s_tir.SBlock:
@@ -104,17 +106,22 @@ def _marked(func: tirx.PrimFunc, pattern: int) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.s_tir.SBlock, annotate)]))
 
 
-def _without_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with parameters that start where their memory starts.
+def _connectable(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with parameters of the type that `FuseTIR` connects to those of other operators.
 
-    TVM's scatters declare parameters with a symbolic offset, which `FuseTIR` refuses to connect
-    to a producer that has none.
+    They start where their memory starts, and extents are int64. TVM's scatters declare a symbolic
+    offset, and functions written by hand mostly have int32 extents.
     """
-    plain = {
-        param: tirx.decl_buffer(param.ty.shape, str(param.ty.dtype), name=param.name, layout=None)
-        for param in func.params
-        if tirx.is_buffer_var(param) and not isinstance(param.ty.elem_offset, tirx.IntImm)
-    }
+    plain: dict[tirx.Var, tirx.Var] = {}
+    for param in func.params:
+        if not tirx.is_buffer_var(param) or len(param.ty.strides) > 0:
+            continue
+        narrow = [e for e in param.ty.shape if isinstance(e, tirx.IntImm) and e.ty.dtype != "int64"]
+        if narrow or not isinstance(param.ty.elem_offset, tirx.IntImm):
+            shape = [int_imm(e.value) if isinstance(e, tirx.IntImm) else e for e in param.ty.shape]
+            plain[param] = tirx.decl_buffer(
+                shape, str(param.ty.dtype), name=param.name, layout=None
+            )
     if not plain:
         return func
 
