@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "edit_reasons.h"
 #include "strategy/edit.h"
 #include "test_graphs.h"
 
@@ -34,21 +35,9 @@ Strategy After(const OpGraph& graph, const std::vector<Edit>& edits,
   return Replay(graph, limits, Strategy::Unfused(graph), edits);
 }
 
-/*! \brief Why the last of `edits` is illegal; the others are legal. */
-std::string ReasonOf(const OpGraph& graph, const std::vector<Edit>& edits,
-                     const FusionLimits& limits = ByProduction()) {
-  Grouping grouping(graph);
-  for (size_t i = 0; i + 1 < edits.size(); ++i) {
-    FusionDecision decision = ApplyEdit(limits, edits[i], &grouping);
-    EXPECT_TRUE(decision.allowed()) << decision.reason();
-  }
-  Hash128 before = grouping.Hash();
-  FusionDecision decision = ApplyEdit(limits, edits.back(), &grouping);
-  EXPECT_EQ(decision.allowed(), grouping.Hash() != before);
-  return decision.allowed() ? "allowed" : decision.reason();
+std::string ReasonOf(const OpGraph& graph, const std::vector<Edit>& edits) {
+  return ReasonOf(graph, edits, ByProduction());
 }
-
-std::string Rule(const std::string& reason) { return reason.substr(0, reason.find(':')); }
 
 /*! \brief Gradients 0, 1, 2, 3, their collectives 4, 5, 6, 7. */
 OpGraph FourGradients() {

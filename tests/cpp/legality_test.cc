@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "edit_reasons.h"
 #include "strategy/edit.h"
 #include "test_graphs.h"
 
@@ -13,22 +14,9 @@ namespace {
 
 using Ops = std::vector<int32_t>;
 
-/*! \brief The name of the violated rule: what stands before the first colon. */
-std::string Rule(const FusionDecision& decision) {
-  return decision.allowed() ? "allowed" : decision.reason().substr(0, decision.reason().find(':'));
-}
-
 std::string RuleOf(const OpGraph& graph, const std::vector<Edit>& edits,
                    const FusionLimits& limits = {}) {
-  Grouping grouping(graph);
-  for (size_t i = 0; i + 1 < edits.size(); ++i) {
-    FusionDecision decision = ApplyEdit(limits, edits[i], &grouping);
-    EXPECT_TRUE(decision.allowed()) << decision.reason();
-  }
-  Hash128 before = grouping.Hash();
-  FusionDecision decision = ApplyEdit(limits, edits.back(), &grouping);
-  EXPECT_EQ(decision.allowed(), grouping.Hash() != before);
-  return Rule(decision);
+  return Rule(ReasonOf(graph, edits, limits));
 }
 
 constexpr EditKind kFuse = EditKind::kFuse;
@@ -211,7 +199,7 @@ TEST(Legality, DuplicationIsCapped) {
   builder.Elemwise({0});
   OpGraph graph = builder.Build();
   EXPECT_TRUE(CheckDuplication(graph, 2).allowed());
-  EXPECT_EQ(Rule(CheckDuplication(graph, 3)), "duplication");
+  EXPECT_EQ(Rule(CheckDuplication(graph, 3).reason()), "duplication");
 }
 
 TEST(Legality, DonationNeedsAnElementwiseReader) {

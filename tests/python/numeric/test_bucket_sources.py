@@ -6,24 +6,10 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 
+import bucket_reference as oracle
 import numpy as np
 import pytest
 from bucket_build import HAS_COMPILER, BuiltBucket, build_c, build_emulated_cuda
-from bucket_reference import (
-    DTYPES,
-    RULES,
-    UPDATES,
-    Buffers,
-    assert_equal_values,
-    assert_same,
-    bucket_specs,
-    float32_around,
-    numpy_dtype,
-    pack,
-    random_buffers,
-    unpack,
-    update,
-)
 from hypothesis import HealthCheck, given, settings
 
 from disco_fuse.kernels.bucket import (
@@ -48,23 +34,23 @@ _SETTINGS = settings(
 def check(built: BuiltBucket, num_steps: int = 3) -> None:
     """Pack, then unpack or a few updates, each against numpy."""
     spec = built.spec
-    mine = random_buffers(spec)
+    mine = oracle.random_buffers(spec)
     expected = mine.copy()
     built.pack(mine)
-    pack(spec, expected.tensors, expected.bucket)
-    assert_same(mine, expected)
+    oracle.pack(spec, expected.tensors, expected.bucket)
+    oracle.assert_same(mine, expected)
     if spec.update.kind == "none":
-        changed = random_buffers(spec, seed=1)
-        mine = Buffers(tensors=mine.tensors, bucket=changed.bucket, states={})
+        changed = oracle.random_buffers(spec, seed=1)
+        mine = oracle.Buffers(tensors=mine.tensors, bucket=changed.bucket, states={})
         built.unpack(mine)
-        unpack(spec, changed.bucket, expected.tensors)
-        assert_same(mine, replace(expected, bucket=changed.bucket))
+        oracle.unpack(spec, changed.bucket, expected.tensors)
+        oracle.assert_same(mine, replace(expected, bucket=changed.bucket))
     else:
         for step in range(1, num_steps + 1):
             scalars = spec.step_scalars(0.1, step)
             built.unpack(mine, scalars)
-            update(spec, expected, scalars)
-        assert_same(mine, expected)
+            oracle.update(spec, expected, scalars)
+        oracle.assert_same(mine, expected)
     if built.is_cuda:
         assert built.num_misaligned() == 0
 
@@ -73,28 +59,31 @@ def all_pairs(dtype: str, rule: str) -> BucketSpec:
     """Every dtype twice, wide and narrow accesses, with odd ends."""
     return BucketSpec(
         tensors=(
-            *(BucketTensor(count=1030, dtype=t, offset=2000 * i) for i, t in enumerate(DTYPES)),
+            *(
+                BucketTensor(count=1030, dtype=t, offset=2000 * i)
+                for i, t in enumerate(oracle.DTYPES)
+            ),
             *(
                 BucketTensor(count=37, dtype=t, offset=1901 + 2000 * i)
-                for i, t in enumerate(DTYPES)
+                for i, t in enumerate(oracle.DTYPES)
             ),
         ),
         dtype=dtype,
         count=8000,
         scale=1 / 3,
-        update=RULES[rule],
+        update=oracle.RULES[rule],
     )
 
 
 @each_language
-@given(spec=bucket_specs())
+@given(spec=oracle.bucket_specs())
 @_SETTINGS
 def test_random_buckets(language: str, spec: BucketSpec) -> None:
     check(BUILDERS[language](spec))
 
 
 @each_language
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_every_pair_of_dtypes(language: str, dtype: str) -> None:
     check(BUILDERS[language](all_pairs(dtype, "none")))
 
@@ -104,21 +93,21 @@ def test_every_pair_of_dtypes(language: str, dtype: str) -> None:
 def test_all_values_of_16_bits(language: str, dtype: str) -> None:
     """Subnormals, infinities and NaN, both ways; ties and what overflows on the way down."""
     built = BUILDERS[language](dense_bucket([2**16], ["float32"], dtype=dtype))
-    buffers = random_buffers(built.spec)
-    every_value = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
+    buffers = oracle.random_buffers(built.spec)
+    every_value = np.arange(2**16, dtype=np.uint16).view(oracle.numpy_dtype(dtype))
     buffers.bucket[:] = every_value
     built.unpack(buffers)
     np.testing.assert_array_equal(buffers.tensors[0], every_value.astype("float32"))
-    for values in float32_around(every_value):
+    for values in oracle.float32_around(every_value):
         buffers.tensors[0][:] = values
         built.pack(buffers)
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = values.astype(numpy_dtype(dtype))
-        assert_equal_values(buffers.bucket, expected)
+            expected = values.astype(oracle.numpy_dtype(dtype))
+        oracle.assert_equal_values(buffers.bucket, expected)
 
 
 @each_language
-@pytest.mark.parametrize("rule", UPDATES)
+@pytest.mark.parametrize("rule", oracle.UPDATES)
 def test_every_update_rule(language: str, rule: str) -> None:
     check(BUILDERS[language](all_pairs("float32", rule)), num_steps=5)
 
@@ -129,7 +118,10 @@ def test_many_tensors(language: str, num_tensors: int) -> None:
     """Calls become tables, and pointers that no longer fit into the arguments an array."""
     counts = [i % 7 * (i % 5) for i in range(num_tensors)]
     spec = dense_bucket(
-        counts, [DTYPES[i % 4] for i in range(num_tensors)], update=RULES["adamw"], scale=0.5
+        counts,
+        [oracle.DTYPES[i % 4] for i in range(num_tensors)],
+        update=oracle.RULES["adamw"],
+        scale=0.5,
     )
     check(BUILDERS[language](spec))
 
@@ -148,11 +140,11 @@ def test_nothing_is_read_beyond_the_end(language: str, rule: str) -> None:
         tensors=(BucketTensor(count=1041, offset=0),),
         count=1041,
         scale=0.5,
-        update=RULES[rule],
+        update=oracle.RULES[rule],
         alignment_bytes=8,
     )
     built = BUILDERS[language](spec)
-    buffers = random_buffers(spec).guarded()
+    buffers = oracle.random_buffers(spec).guarded()
     built.pack(buffers)
     np.testing.assert_array_equal(buffers.bucket, buffers.tensors[0] * np.float32(0.5))
     built.unpack(buffers, spec.step_scalars(0.1, 1))
@@ -166,7 +158,7 @@ def test_a_place_beyond_32_bits(language: str) -> None:
         tensors=(BucketTensor(count=5001, offset=offset),), count=offset + 5001, scale=0.5
     )
     near = replace(far, tensors=(BucketTensor(count=5001, offset=0),), count=5001)
-    mine = random_buffers(near)
+    mine = oracle.random_buffers(near)
     moved = (ctypes.c_float * 1).from_address(mine.bucket.ctypes.data - 4 * offset)
     BUILDERS[language](far).pack(replace(mine, bucket=np.ctypeslib.as_array(moved)))
     np.testing.assert_array_equal(mine.bucket, mine.tensors[0] * np.float32(0.5))
@@ -177,13 +169,13 @@ def test_equal_specs_give_equal_text(source: Callable[[BucketSpec], GeneratedSou
     def make(**options: object) -> GeneratedSource:
         return source(dense_bucket([3, 70, 9], ["float32", "float16", "float32"], **options))
 
-    assert make(update=RULES["adam"]) == make(update=RULES["adam"])
+    assert make(update=oracle.RULES["adam"]) == make(update=oracle.RULES["adam"])
     texts = [
         make(),
         make(scale=0.5),
         make(dtype="float64"),
         make(name="b"),
-        make(update=RULES["sgd"]),
+        make(update=oracle.RULES["sgd"]),
     ]
     assert len({text.code for text in texts}) == len(texts)
 
@@ -196,8 +188,8 @@ def test_text_of_thousands_of_tensors(
     """A row of the table each: at most 40 bytes."""
     spec = dense_bucket(
         [1000 + i for i in range(5000)],
-        [DTYPES[i % 4] for i in range(5000)],
-        update=RULES[rule],
+        [oracle.DTYPES[i % 4] for i in range(5000)],
+        update=oracle.RULES[rule],
     )
     assert len(source(spec).code) <= 16_000 + 40 * 5000
 
@@ -206,7 +198,7 @@ def test_pointers_fill_the_arguments_of_a_kernel() -> None:
     """4096 bytes hold the bucket, the scalars and 510 pointers."""
 
     def passing(num_tensors: int, rule: str) -> set[str]:
-        spec = dense_bucket([4] * num_tensors, ["float32"] * num_tensors, update=RULES[rule])
+        spec = dense_bucket([4] * num_tensors, ["float32"] * num_tensors, update=oracle.RULES[rule])
         return {one.passing for one in cuda_source(spec).unpack.arguments}
 
     assert passing(510, "none") == {"pointer", "pointer_struct"}
@@ -216,7 +208,7 @@ def test_pointers_fill_the_arguments_of_a_kernel() -> None:
 
 
 def test_names_and_order_of_arguments() -> None:
-    source = cuda_source(dense_bucket([4], ["float32"], update=RULES["adamw"], name="b7"))
+    source = cuda_source(dense_bucket([4], ["float32"], update=oracle.RULES["adamw"], name="b7"))
     assert (source.pack.name, source.unpack.name) == ("b7_pack", "b7_unpack")
     assert [one.name for one in source.pack.arguments] == ["tensors", "bucket"]
     assert [one.name for one in source.unpack.arguments] == [

@@ -65,6 +65,26 @@ def fork() -> OpGraph:
     return OpGraph.create(ops, edges, [ExternalRead(op=0, value=0, bytes=400)])
 
 
+def late_gradient() -> tuple[OpGraph, tuple[int, ...]]:
+    """A graph, and an order in which it takes less time than in the list schedule.
+
+    That follows production order, 0 1 | 3; the gradient of 3 is there earlier, and only behind its
+    AllReduce is there much to do.
+    """
+    ops = [
+        op("x", pattern=OpPattern.OPAQUE),
+        op("g0", pattern=OpPattern.OPAQUE),
+        op("a0", kind=OpKind.ALLREDUCE),
+        op("g1", pattern=OpPattern.OPAQUE),
+        op("a1", kind=OpKind.ALLREDUCE),
+        op("u", pattern=OpPattern.OPAQUE),
+        op("v", pattern=OpPattern.OPAQUE, is_output=True),
+    ]
+    pairs = [(0, 1), (1, 2), (3, 4), (4, 5), (5, 6)]
+    edges = [Edge(producer=p, consumer=c, bytes=400) for p, c in pairs]
+    return OpGraph.create(ops, edges), (3, 4, 0, 1, 2, 5, 6)
+
+
 @st.composite
 def op_graphs(draw: st.DrawFn, max_ops: int = 14) -> OpGraph:
     """Any mix of kinds, patterns, edges, order-only edges, outputs and external reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from graphs import CLUSTER, DEVICE, op
+from graphs import CLUSTER, DEVICE, late_gradient, op
 
 from disco_fuse.baselines import (
     baseline,
@@ -133,20 +133,8 @@ def test_both_orders_are_simulated_and_the_better_one_counts() -> None:
 
 
 def test_the_emitted_order_counts_where_it_is_better() -> None:
-    # The list schedule follows production order, 0 1 | 3; the gradient of 3 is there earlier, and
-    # only behind its AllReduce is there much to do.
-    ops = [
-        op("x", pattern=OpPattern.OPAQUE),
-        op("g0", pattern=OpPattern.OPAQUE),
-        op("a0", kind=OpKind.ALLREDUCE),
-        op("g1", pattern=OpPattern.OPAQUE),
-        op("a1", kind=OpKind.ALLREDUCE),
-        op("u", pattern=OpPattern.OPAQUE),
-        op("v", pattern=OpPattern.OPAQUE, is_output=True),
-    ]
-    pairs = [(0, 1), (1, 2), (3, 4), (4, 5), (5, 6)]
-    graph = OpGraph.create(ops, [Edge(producer=p, consumer=c, bytes=400) for p, c in pairs])
-    emission = Emission(groups=(), order=(3, 4, 0, 1, 2, 5, 6))
+    graph, order = late_gradient()
+    emission = Emission(groups=(), order=order)
     result = evaluate_baselines(graph, emission, MODEL, CLUSTER)["op_fusion"]
     assert result.emitted_us < result.list_us
     assert result.makespan_us == result.emitted_us

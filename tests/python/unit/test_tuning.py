@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from graphs import CLUSTER, DEVICE, op
+from graphs import CLUSTER, DEVICE, late_gradient, op
 
 from disco_fuse.bench.exposed import explain, exposed
 from disco_fuse.bench.plan_runs import paper_run, sweep_runs, varied_runs
@@ -76,20 +76,8 @@ def test_tuning_is_never_worse_than_a_baseline_and_never_below_the_bound() -> No
 
 def test_a_baseline_in_its_own_order_may_win() -> None:
     # One step: nothing is found, and the list schedule of every baseline loses to this order.
-    ops = [
-        op("x", pattern=OpPattern.OPAQUE),
-        op("g0", pattern=OpPattern.OPAQUE),
-        op("a0", kind=OpKind.ALLREDUCE),
-        op("g1", pattern=OpPattern.OPAQUE),
-        op("a1", kind=OpKind.ALLREDUCE),
-        op("u", pattern=OpPattern.OPAQUE),
-        op("v", pattern=OpPattern.OPAQUE, is_output=True),
-    ]
-    pairs = [(0, 1), (1, 2), (3, 4), (4, 5), (5, 6)]
-    graph = OpGraph.create(ops, [Edge(producer=p, consumer=c, bytes=400) for p, c in pairs])
-    problem = Problem(
-        name="order", graph=graph, emission=Emission(groups=(), order=(3, 4, 0, 1, 2, 5, 6))
-    )
+    graph, order = late_gradient()
+    problem = Problem(name="order", graph=graph, emission=Emission(groups=(), order=order))
     config = SearchConfig.preset("paper", max_steps=1)
     result = tune(problem, CLUSTER, config)
     assert result.makespan_us < result.search.makespan_us

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tvm import tirx
 
@@ -28,11 +29,14 @@ from .scalar import ScalarGraph
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[Kernel], list[tirx.Stmt]]
+State = TypeVar("State")
+"""What the nests of one kernel share: `Kernel`, or `DeviceKernel` on a GPU."""
+
+Emit = Callable[[State], list[tirx.Stmt]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NestPlan:
+class NestPlan(Generic[State]):
     """One nest before it is written.
 
     Attributes
@@ -42,14 +46,17 @@ class NestPlan:
     reads
         Buffers it reads from memory.
     attempts
-        Rules that may write it, best first.
+        Names of the rules that may write it, with what writes it, best first.
+    check
+        Raises for statements that are not to be taken; None takes all.
     """
 
     names: tuple[str, ...]
     reads: frozenset[tirx.Buffer]
-    attempts: tuple[tuple[str, Emit], ...]
+    attempts: tuple[tuple[str, Emit[State]], ...]
+    check: Callable[[list[tirx.Stmt], State], object] | None = None
 
-    def emit(self, kernel: Kernel) -> list[tirx.Stmt]:
+    def emit(self, kernel: State) -> list[tirx.Stmt]:
         """The statements, from the first rule that does not fail.
 
         Raises
@@ -60,6 +67,8 @@ class NestPlan:
         for rule, write in self.attempts:
             try:
                 statements = write(kernel)
+                if self.check is not None:
+                    self.check(statements, kernel)
             except Exception as reason:  # a guarded rule: TVM raises many types
                 logger.debug("%s: failed on %s: %s", rule, self.names, reason)
                 continue
@@ -68,7 +77,7 @@ class NestPlan:
         raise DeclinedError(f"no rule could write {self.names}")
 
 
-def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan]:
+def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan[Kernel]]:
     """Plans for all nests of a kernel, in execution order."""
     graph = ScalarGraph()
     inlined = inlined_stages(grouping, stages)
@@ -121,7 +130,7 @@ def _internal(op: Operator, stages: StageList) -> list[Stage]:
 
 def _plan_nest(
     nest: Sequence[Operator], graph: ScalarGraph, inlined: Mapping[tirx.Buffer, Stage]
-) -> list[NestPlan]:
+) -> list[NestPlan[Kernel]]:
     """Plans of a nest: one if its operators can share the row loop, else one per root stage."""
     stages = [s for op in nest for s in op.stages if s.is_opaque or s.output not in inlined]
     if nest[0].rows > 0:
@@ -130,7 +139,7 @@ def _plan_nest(
             return [_row_plan(rows, graph)]
         except (DeclinedError, NotPointwiseError) as reason:
             logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
-    plans: list[NestPlan] = []
+    plans: list[NestPlan[Kernel]] = []
     rest = list(stages)
     while rest:
         stage = rest.pop(0)
@@ -147,7 +156,7 @@ def follows(stage: Stage, other: Stage) -> bool:
     return own == others and stage.output in other.reads and is_elementwise(other)
 
 
-def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan:
+def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan[Kernel]:
     nodes = reachable(root.node for root in nest.roots)
     return NestPlan(
         names=tuple(root.stage.name for root in nest.roots),
@@ -161,7 +170,7 @@ def _plan_stage(
     epilogue: Sequence[Stage],
     graph: ScalarGraph,
     inlined: Mapping[tirx.Buffer, Stage],
-) -> NestPlan:
+) -> NestPlan[Kernel]:
     """The rules that serve a stage on its own."""
     if stage.is_opaque:
         return NestPlan(
@@ -175,7 +184,7 @@ def _plan_stage(
     root = resolver.root(stage, axes, reduce)
     resolver.add(root)
     others = [resolver.root(other, same_axes(other, root), ()) for other in epilogue]
-    attempts: list[tuple[str, Emit]] = []
+    attempts: list[tuple[str, Emit[Kernel]]] = []
     for name, rule in _STAGE_RULES:
         try:
             attempts.append((name, rule(root, others, graph)))
@@ -194,22 +203,24 @@ def same_axes(stage: Stage, root: Root) -> list[Axis | None]:
     return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]
 
 
-def _columns(root: Root, epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit:
+def _columns(root: Root, epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit[Kernel]:
     nest = column_rule.plan(root, epilogue)
     return lambda kernel: column_rule.emit(nest, kernel)
 
 
-def _transpose(root: Root, _epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit:
+def _transpose(root: Root, _epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit[Kernel]:
     nest = transpose_rule.plan(root)
     return lambda kernel: transpose_rule.emit(nest, kernel)
 
 
-def _single(root: Root, epilogue: Sequence[Root], graph: ScalarGraph) -> Emit:
+def _single(root: Root, epilogue: Sequence[Root], graph: ScalarGraph) -> Emit[Kernel]:
     nest = row_rule.single(root, epilogue)
     return lambda kernel: row_loops.emit(nest, kernel, graph)
 
 
-_STAGE_RULES: tuple[tuple[str, Callable[[Root, Sequence[Root], ScalarGraph], Emit]], ...] = (
+_STAGE_RULES: tuple[
+    tuple[str, Callable[[Root, Sequence[Root], ScalarGraph], Emit[Kernel]]], ...
+] = (
     ("columns", _columns),
     ("transpose", _transpose),
     ("single", _single),

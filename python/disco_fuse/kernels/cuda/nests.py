@@ -9,15 +9,14 @@ the log at debug level.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tvm import tirx
 
 from ..cpu import rows as row_rule
 from ..cpu.context import DeclinedError, loaded_buffers, reachable
-from ..cpu.nests import follows, inlined_stages, same_axes
+from ..cpu.nests import Emit, NestPlan, follows, inlined_stages, same_axes
 from ..cpu.operators import INJECTIVE, Grouping, Operator, stage_pattern
 from ..cpu.resolve import NotPointwiseError, Resolver, Root, split_axes
 from ..cpu.rows import Pass, RowNest
@@ -29,45 +28,8 @@ from .verify import verify
 
 logger = logging.getLogger(__name__)
 
-Emit = Callable[[DeviceKernel], list[tirx.Stmt]]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LaunchPlan:
-    """One nest before it is written.
-
-    Attributes
-    ----------
-    names
-        Its stages.
-    reads
-        Buffers it reads from memory.
-    attempts
-        Names of the rules that may write it, with what writes it, best first.
-    """
-
-    names: tuple[str, ...]
-    reads: frozenset[tirx.Buffer]
-    attempts: tuple[tuple[str, Emit], ...]
-
-    def emit(self, kernel: DeviceKernel) -> list[tirx.Stmt]:
-        """The statements, from the first rule that does not fail.
-
-        Raises
-        ------
-        DeclinedError
-            When every rule failed.
-        """
-        for rule, write in self.attempts:
-            try:
-                statements = write(kernel)
-                verify(statements, kernel.limits)
-            except Exception as reason:  # a guarded rule: TVM raises many types
-                logger.debug("%s: passed over for %s: %s", rule, self.names, reason)
-                continue
-            logger.debug("%s: wrote %s", rule, self.names)
-            return statements
-        raise DeclinedError(f"no rule could write {self.names}")
+Write = Emit[DeviceKernel]
+LaunchPlan = NestPlan[DeviceKernel]
 
 
 def plan_launches(grouping: Grouping, stages: StageList) -> list[LaunchPlan]:
@@ -117,7 +79,7 @@ def _plan_nest(
     return plans
 
 
-def _nest_plan(nest: RowNest, *before: tuple[str, Emit]) -> LaunchPlan:
+def _nest_plan(nest: RowNest, *before: tuple[str, Write]) -> LaunchPlan:
     """Rules for a nest of rows, after those of ``before``."""
     nodes = reachable(root.node for root in nest.roots)
     return LaunchPlan(
@@ -128,7 +90,13 @@ def _nest_plan(nest: RowNest, *before: tuple[str, Emit]) -> LaunchPlan:
             ("pointwise", partial(pointwise.emit, nest)),
             ("teams", partial(teams.emit, nest)),
         ),
+        check=_check,
     )
+
+
+def _check(statements: Sequence[tirx.Stmt], kernel: DeviceKernel) -> None:
+    """RefusedError for what the device cannot run."""
+    verify(statements, kernel.limits)
 
 
 def _plan_stage(
@@ -143,6 +111,7 @@ def _plan_stage(
             names=(stage.name,),
             reads=frozenset((*stage.reads, *stage.writes)),
             attempts=(("opaque", partial(opaque.emit, stage.statement)),),
+            check=_check,
         )
     resolver = Resolver(graph=graph, inlined=inlined)
     axes = split_axes([extent for _, extent in stage.axes], "s")
@@ -162,7 +131,7 @@ def _plan_stage(
     return _nest_plan(nest, *_products(root, others))
 
 
-def _products(root: Root, epilogue: Sequence[Root]) -> list[tuple[str, Emit]]:
+def _products(root: Root, epilogue: Sequence[Root]) -> list[tuple[str, Write]]:
     """The rule `matmul` where it serves a root."""
     if epilogue:
         return []

@@ -9,19 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
+from disco_fuse.frontend.torch.converters import windows as sliding
 from disco_fuse.frontend.torch.converters.registry import (
     Expr,
     Node,
     converts,
     dtype_of,
     shape_of,
-)
-from disco_fuse.frontend.torch.converters.windows import (
-    Windows,
-    adaptive_bounds,
-    pooled_axes,
-    with_batch,
-    without_batch,
 )
 
 op = relax.op
@@ -41,23 +35,23 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Expr:
     """Sum of every window, divided by the number of its elements that count (or by the override)"""
-    rank = pooled_axes(node)
-    windows = Windows.of(rank, shape_of(x), node.shape, kernel, stride, padding)
+    rank = sliding.pooled_axes(node)
+    windows = sliding.Windows.of(rank, shape_of(x), node.shape, kernel, stride, padding)
     mean = node.emit(
         _MEAN[rank](
-            with_batch(node, x, rank),
+            sliding.with_batch(node, x, rank),
             pool_size=windows.kernel,
             strides=windows.stride,
             padding=[*windows.padding, *windows.behind()],
             count_include_pad=True,
         )
     )
-    mean = without_batch(node, mean, x)
+    mean = sliding.without_batch(node, mean, x)
     return _times(node, mean, _correction(windows, count_include_pad, divisor_override))
 
 
 def _correction(
-    windows: Windows, count_include_pad: bool, override: int | None
+    windows: sliding.Windows, count_include_pad: bool, override: int | None
 ) -> npt.NDArray[np.float64]:
     """Full windows' size over what torch divides by; a scalar where it is the same everywhere."""
     divisors = np.float64(override) if override else windows.divisors(count_include_pad)
@@ -84,26 +78,26 @@ def avg_pool_backward(
     divisor_override: int | None,
 ) -> Expr:
     """The gradient of every window, divided as in the forward pass, for each of its elements"""
-    rank = pooled_axes(node)
-    windows = Windows.of(rank, shape_of(x), shape_of(grad), kernel, stride, padding)
+    rank = sliding.pooled_axes(node)
+    windows = sliding.Windows.of(rank, shape_of(x), shape_of(grad), kernel, stride, padding)
     factors = _correction(windows, count_include_pad, divisor_override)
     return _spread(node, _times(node, grad, factors), x, windows)
 
 
-def _spread(node: Node, grad: Expr, x: Expr, windows: Windows) -> Expr:
+def _spread(node: Node, grad: Expr, x: Expr, windows: sliding.Windows) -> Expr:
     """The transpose of the mean over full windows; beyond two axes one by one (it is separable)."""
     if len(windows.kernel) == 2:
         dx = node.emit(
             op.grad.avg_pool2d_backward(
-                with_batch(node, grad, 2),
-                with_batch(node, x, 2),
+                sliding.with_batch(node, grad, 2),
+                sliding.with_batch(node, x, 2),
                 pool_size=windows.kernel,
                 strides=windows.stride,
                 padding=[*windows.padding, *windows.behind()],
                 count_include_pad=True,
             )
         )
-        return without_batch(node, dx, x)
+        return sliding.without_batch(node, dx, x)
     first = len(shape_of(x)) - len(windows.kernel)
     for number, extent in enumerate(windows.extents):
         shape = shape_of(grad)
@@ -140,7 +134,7 @@ def adaptive_avg_pool(node: Node, x: Expr, size: Sequence[int]) -> Expr:
 )
 def adaptive_avg_pool_backward(node: Node, grad: Expr, x: Expr) -> Expr:
     """The gradient of every window, spread evenly over the window"""
-    first = len(shape_of(x)) - pooled_axes(node)
+    first = len(shape_of(x)) - sliding.pooled_axes(node)
     for axis, extent in enumerate(shape_of(x)):
         if axis >= first:
             weights = _adaptive_weights(extent, shape_of(grad)[axis])
@@ -150,7 +144,7 @@ def adaptive_avg_pool_backward(node: Node, grad: Expr, x: Expr) -> Expr:
 
 def _adaptive_weights(extent: int, count: int) -> npt.NDArray[np.float64]:
     """Row i holds the weights of window i of the given count; [count, extent]."""
-    start, end = adaptive_bounds(extent, count)
+    start, end = sliding.adaptive_bounds(extent, count)
     positions = np.arange(extent)
     inside = (positions >= start[:, None]) & (positions < end[:, None])
     return np.asarray(inside / inside.sum(1, keepdims=True))
