@@ -124,7 +124,10 @@ def bench_search(
     config = search_config(preset, changes)
     if fresh:
         shutil.rmtree(cache, ignore_errors=True)
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {cache}: {error}") from error
     bench = _Bench(cache=cache, library_convolutions=cluster.device.library_convolutions)
     for name in names:
         file = str(bench.problem_file(name))

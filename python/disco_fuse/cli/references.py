@@ -45,7 +45,9 @@ def load_cluster(name: str) -> ClusterSpec:
     """The preset or file of that name; ``click.UsageError`` if there is none or it is wrong."""
     try:
         return ClusterSpec.load(name)
-    except (ValueError, UnicodeDecodeError) as error:
+    except (UnicodeDecodeError, OSError) as error:
+        raise click.UsageError(f"{name}: cannot be read: {error}") from error
+    except ValueError as error:
         raise click.UsageError(str(error)) from error
 
 

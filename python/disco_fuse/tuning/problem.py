@@ -70,8 +70,10 @@ class Problem:
             if Path(path).suffix == ".gz":
                 content = gzip.decompress(content)
             return _from_data(json.loads(content))
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path}: cannot be read: {error}") from error
+        except OverflowError as error:
+            raise ValueError(f"{path}: a number does not fit into 64 bits: {error}") from error
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

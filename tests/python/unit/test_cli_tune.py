@@ -207,6 +207,29 @@ def test_failures(tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+def test_a_cluster_file_that_is_no_text_is_named(tmp_path: Path, file: str) -> None:
+    (tmp_path / "cluster.toml").write_bytes(b"\xff\xfe")
+    result = run("tune", "--problem", file, "--cluster", str(tmp_path / "cluster.toml"))
+    assert result.exit_code == 2
+    assert "cluster.toml: cannot be read: 'utf-8' codec" in " ".join(result.stderr.split())
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, imported: list[Any]) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("bench-search", "bert_small", "--cache", str(tmp_path / "file" / "cache"))
+    assert result.exit_code == 1
+    assert "cannot write" in result.stderr
+    assert isinstance(result.exception, SystemExit)
+    assert imported == []
+
+
+def test_a_memory_limit_that_nobody_meets(file: str) -> None:
+    result = run("tune", "--problem", file, "--memory-limit", "5")
+    assert result.exit_code == 1
+    assert "no strategy fits a memory limit of 5 bytes" in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_a_real_model_is_extracted(tmp_path: Path) -> None:
     path = tmp_path / "gpt2_small.json.gz"
     result = run("extract", "gpt2_small", "-o", str(path))

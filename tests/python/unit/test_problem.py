@@ -53,6 +53,27 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("number", [2**70, -(2**70)])
+def test_a_number_that_is_too_large(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    PROBLEM.save(path)
+    data = json.loads(path.read_text())
+    data["graph"]["ops"][0]["bytes_read"] = number
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="a number does not fit into 64 bits") as error:
+        Problem.load(path)
+    assert str(path) in str(error.value)
+
+
+def test_an_order_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    PROBLEM.save(path)
+    text = path.read_text().replace('"order": [0,', '"order": [Infinity,')
+    path.write_text(text)
+    with pytest.raises(ValueError, match="cannot convert float infinity"):
+        Problem.load(path)
+
+
 def test_a_field_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     PROBLEM.save(path)
@@ -68,6 +89,7 @@ def test_a_field_that_is_missing(tmp_path: Path) -> None:
     [
         ("a.json", b"{", "Expecting property name"),
         ("a.json", b"[1]", "its format is 'list'"),
+        ("a.json", b"[" * 100_000, "cannot be read: .*recursion"),
         ("a.json", b'"\xff"', "cannot be read: 'utf-8' codec"),
         ("a.json.gz", b"{}", "Not a gzipped file"),
         ("a.json.gz", gzip.compress(b"{}" * 100)[:-9], "ended before"),
