@@ -153,7 +153,7 @@ NcclCommunicatorRef Join(const ffi::String& nccl_library, const ffi::String& cud
 void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   DeviceSessionObj* self = RequireSession("disco_fuse.runtime.device_record_kernel");
   const auto name = args[1].cast<ffi::String>();
-  if (!IsKernelName(name.c_str())) return;
+  if (!IsKernelName({name.data(), name.size()})) return;
   Translate([&] {
     if (args[2].cast<bool>()) {
       self->session.BeginKernel(self->stream());

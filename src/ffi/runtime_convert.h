@@ -6,8 +6,8 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
-#include <cstring>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "runtime/recorder.h"
@@ -44,9 +44,9 @@ inline void WriteEvents(const std::vector<Event>& events, const tvm::ffi::Tensor
 }
 
 /*! \brief Whether a function that the Relax VM runs is a kernel: neither its own nor ours. */
-inline bool IsKernelName(const char* name) {
-  for (const char* prefix : {"vm.builtin.", "disco_fuse.runtime."}) {
-    if (std::strncmp(name, prefix, std::strlen(prefix)) == 0) return false;
+inline bool IsKernelName(std::string_view name) {
+  for (std::string_view prefix : {"vm.builtin.", "disco_fuse.runtime."}) {
+    if (name.substr(0, prefix.size()) == prefix) return false;
   }
   return true;
 }

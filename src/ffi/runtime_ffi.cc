@@ -183,7 +183,7 @@ ffi::Tensor BucketTensor(int64_t bucket, int64_t offset_bytes, int64_t num_bytes
 void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
   SessionObj* self = RequireSession("disco_fuse.runtime.record_kernel");
   const auto name = args[1].cast<ffi::String>();
-  if (!IsKernelName(name.c_str())) return;
+  if (!IsKernelName({name.data(), name.size()})) return;
   if (args[2].cast<bool>()) {
     self->session.BeginKernel();
   } else {
