@@ -99,8 +99,8 @@ def bench(
     """
     if every == bool(models):
         raise click.UsageError(f"give models or --all; those are {', '.join(MODELS)}")
-    if num_steps < 1 or num_ranks < 1:
-        raise click.UsageError(f"--steps {num_steps} and -n {num_ranks} must be at least 1")
+    if num_steps < 1 or num_ranks < 2:
+        raise click.UsageError(f"--steps {num_steps} must be at least 1, -n {num_ranks} at least 2")
     names = MODELS if every else models
     references = {
         name: f"{_FILE}:{name}" if name in MODELS else reference_of(name) for name in names

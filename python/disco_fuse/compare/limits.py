@@ -48,7 +48,14 @@ def measure_limits(
         ``compute_us``; ``communication_us``; ``beside_us``: compute beside a transport at full
         rate; ``fo_us``: full overlap, the larger of the first two; ``fo_cpu_us``: the larger of
         ``beside_us`` and ``communication_us``.
+
+    Raises
+    ------
+    ValueError
+        If there is one rank only, which sends nothing.
     """
+    if communicator.world_size < 2:
+        raise ValueError("the limits of one rank are its compute; at least 2 ranks are needed")
     ((_, communication_us, _),) = measure_allreduce(communicator, [num_bytes], _NUM_REPEATS)
     alone = [_compute(communicator, compute, batch) for _ in range(_NUM_REPEATS + 1)][1:]
     compute_us = _median_of_slowest(communicator, alone)

@@ -43,8 +43,8 @@ def invoke(*arguments: str) -> Any:
         (["--all", "byte_gpt"], "give models or --all"),
         (["nobody"], "no model 'nobody'"),
         (["byte_gpt", "--link", "fast"], "the rate of a link is 'fast'; allowed: '1gbit'"),
-        (["byte_gpt", "--steps", "0"], "must be at least 1"),
-        (["byte_gpt", "-n", "0"], "must be at least 1"),
+        (["byte_gpt", "--steps", "0"], "--steps 0 must be at least 1"),
+        (["byte_gpt", "-n", "1"], "-n 1 at least 2"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str) -> None:
