@@ -23,9 +23,7 @@ _PROCESSOR_FEATURES = frozenset(
 speed, or instructions that a program must ask for."""
 
 
-def needs_of(
-    target: Target, *, has_cubin: bool, has_convolutions: bool = False
-) -> dict[str, str]:
+def needs_of(target: Target, *, has_cubin: bool, has_convolutions: bool = False) -> dict[str, str]:
     """What a step compiled for ``target`` needs at load, by kind.
 
     Parameters

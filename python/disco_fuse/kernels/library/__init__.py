@@ -25,6 +25,7 @@ from disco_fuse.kernels.library.calls import (
     random_arguments,
 )
 from disco_fuse.kernels.library.convolution_calls import (
+    CONVOLUTION_NAME,
     ConvolutionPlan,
     convolution_arguments,
     convolution_facts,
@@ -37,6 +38,7 @@ from disco_fuse.kernels.library.dispatch import DispatchMatmul
 from disco_fuse.kernels.library.dispatch_convolution import DispatchConvolution
 
 __all__ = [
+    "CONVOLUTION_NAME",
     "FUNCTION_NAME",
     "ConvolutionPlan",
     "DispatchConvolution",
