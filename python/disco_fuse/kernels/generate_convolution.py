@@ -1,6 +1,7 @@
 """GenerateConvolution: chosen library calls of convolutions become generated kernels.
 
-    y = call_dps_packed("disco_fuse.kernels.convolution", (x, w, plan))   ->   y = call_tir(.., (x, w))
+    y = call_dps_packed("disco_fuse.kernels.convolution", (x, w, plan))
+    ->  y = call_tir(convolution, (x, w))
 
 As with matmul, a dispatched convolution has two candidates: the library inside torch, and a kernel
 of our own (:mod:`disco_fuse.kernels.cpu.correlation`). Which is faster is measured

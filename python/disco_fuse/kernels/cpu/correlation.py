@@ -40,7 +40,7 @@ from disco_fuse.kernels.cpu.loops import (
     vectors,
 )
 from disco_fuse.kernels.cpu.scope import FlatBuffers
-from disco_fuse.kernels.stages import NUM_NESTS, num_elements
+from disco_fuse.kernels.stages import NUM_NESTS
 
 _ITEM_BYTES = {"float32": 4, "float64": 8}
 _PANEL_VECTORS = 2

@@ -119,7 +119,7 @@ def convolution_signature(call: Any) -> str:
 
 
 def convolution_arguments(call: Any, seed: int = 0) -> tuple[Any, Any, Any, Any]:
-    """Arguments with which to time a call: two tensors of normal numbers, the plan, an empty one."""
+    """Arguments to time a call with: two tensors of normal numbers, the plan, an empty one."""
     rng = np.random.default_rng(seed)
     a, b, out = (
         tvm.runtime.tensor(rng.standard_normal(shape).astype(_dtype(call)))
