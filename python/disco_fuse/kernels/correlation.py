@@ -106,6 +106,46 @@ class Correlation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Panels:
+    """How k is walked: ``outer`` axes choose a panel, whose terms are those of ``inner``."""
+
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+
+    @property
+    def num_panels(self) -> int:
+        """Panels that together hold every term once."""
+        return math.prod(axis.extent for axis in self.outer)
+
+    @property
+    def panel_length(self) -> int:
+        """Terms of one panel."""
+        return math.prod(axis.extent for axis in self.inner)
+
+    @staticmethod
+    def of(axes: Sequence[Axis], most: int) -> Panels:
+        """Panels of at most ``most`` terms, or of one step of the innermost axis."""
+        cut = len(axes)
+        length = 1
+        while cut > 0 and length * axes[cut - 1].extent <= most:
+            cut -= 1
+            length *= axes[cut].extent
+        if cut == 0:
+            return Panels(outer=(), inner=tuple(axes))
+        split = axes[cut - 1]
+        chunk = max(
+            c
+            for c in range(1, split.extent + 1)
+            if split.extent % c == 0 and (c * length <= most or c == 1)
+        )
+        blocks = Axis(
+            extent=split.extent // chunk, source=split.source * chunk, other=split.other * chunk
+        )
+        part = Axis(extent=chunk, source=split.source, other=split.other)
+        return Panels(outer=(*axes[: cut - 1], blocks), inner=(part, *axes[cut:]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Taps:
     """The taps of one spatial axis that one phase meets: ``first + step * t``.
 

@@ -11,7 +11,7 @@ from convolution_reference import RESULTS, Problem, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disco_fuse.kernels.correlation import Correlation, correlation
+from disco_fuse.kernels.correlation import Correlation, Panels, correlation
 from disco_fuse.kernels.cpu import BUILD_CONFIG
 from disco_fuse.kernels.cpu import correlation as emitter
 from disco_fuse.kernels.cpu.context import Machine
@@ -83,11 +83,11 @@ def test_several_panels(result: str, terms: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_sums_of_a_convolution_fit_one_panel_only_up_to_its_size() -> None:
-    whole = emitter._Sums.of(products_of("small").products[0].sums, 54)
+    whole = Panels.of(products_of("small").products[0].sums, 54)
     assert (whole.num_panels, whole.panel_length) == (1, 54)
-    halves = emitter._Sums.of(products_of("small").products[0].sums, 53)
+    halves = Panels.of(products_of("small").products[0].sums, 53)
     assert (halves.num_panels, halves.panel_length) == (2, 27)
-    single = emitter._Sums.of(products_of("small").products[0].sums, 1)
+    single = Panels.of(products_of("small").products[0].sums, 1)
     assert (single.num_panels, single.panel_length) == (54, 1)
 
 

@@ -25,7 +25,7 @@ from tvm import tirx
 from tvm.target import Target
 from tvm.tirx import ForKind
 
-from disco_fuse.kernels.correlation import Axis, Correlation, Padding, Product
+from disco_fuse.kernels.correlation import Axis, Correlation, Panels, Product
 from disco_fuse.kernels.cpu.context import Machine
 from disco_fuse.kernels.cpu.driver import IS_SCHEDULED, in_root_block
 from disco_fuse.kernels.cpu.loops import (
@@ -36,9 +36,8 @@ from disco_fuse.kernels.cpu.loops import (
     on_stack,
     sequence,
     vector,
-    vector_pieces,
-    vectors,
 )
+from disco_fuse.kernels.cpu.padded import address, clear, pad
 from disco_fuse.kernels.cpu.scope import FlatBuffers
 from disco_fuse.kernels.stages import NUM_NESTS
 
@@ -84,12 +83,12 @@ def generate_correlation(
         copy = tirx.decl_buffer(
             (int_imm(math.prod((*shapes[0][:2], *products.padding.extents))),), dtype, name="padded"
         )
-        body = [tirx.AllocBuffer(copy), *_pad(views[0], copy, shapes[0], products.padding, lanes)]
+        body = [tirx.AllocBuffer(copy), *pad(views[0], copy, shapes[0], products.padding, lanes)]
         views[0] = copy
     kind = ForKind.PARALLEL if machine.num_cores > 1 else ForKind.SERIAL
     met = [product for product in products.products if product.num_sums > 0]
     if len(met) < len(products.products):  # places that no tap meets
-        body += _clear(views[2], math.prod(shapes[2]), lanes)
+        body += clear(views[2], math.prod(shapes[2]), lanes)
     for product in met:
 
         def one(group: tirx.Expr, product: Product = product) -> list[tirx.Stmt]:
@@ -106,131 +105,6 @@ def generate_correlation(
         body += one(int_imm(0)) if groups == 1 else [loop(groups, one, ForKind.SERIAL)]
     func = tirx.PrimFunc([source, other, out], in_root_block(sequence([*flat.declarations, *body])))
     return func.with_attrs({"tirx.noalias": True, IS_SCHEDULED: True, NUM_NESTS: 1})
-
-
-def _clear(buffer: tirx.Buffer, size: int, lanes: int) -> list[tirx.Stmt]:
-    zero = immediate(str(buffer.dtype), 0.0)
-
-    def store(position: tirx.Expr, _lanes: Lanes) -> list[tirx.Stmt]:
-        return [tirx.BufferStore(buffer, zero, [position])]
-
-    pieces = vector_pieces(size, lanes)
-    return [part for piece in pieces for part in vectors(*piece, store)]
-
-
-def _pad(
-    source: tirx.Buffer, copy: tirx.Buffer, shape: Sequence[int], padding: Padding, lanes: int
-) -> list[tirx.Stmt]:
-    """Zeros in every plane of the copy, then the rows of the source over them."""
-    num_planes, extents = shape[0] * shape[1], shape[2:]
-    plane, copy_plane = math.prod(extents), math.prod(padding.extents)
-    kept = [
-        min(extent, room - zeros)
-        for extent, room, zeros in zip(extents, padding.extents, padding.before, strict=True)
-    ]
-    zero = immediate(str(source.dtype), 0.0)
-
-    def one(number: tirx.Expr) -> list[tirx.Stmt]:
-        def clear(position: tirx.Expr, _lanes: Lanes) -> list[tirx.Stmt]:
-            return [tirx.BufferStore(copy, zero, [number * int_imm(copy_plane) + position])]
-
-        statements: list[tirx.Stmt] = []
-        for start, count, width in vector_pieces(copy_plane, lanes):
-            statements += vectors(start, count, width, clear)
-
-        def row(index: tirx.Expr) -> list[tirx.Stmt]:
-            places = _unravel(index, kept[:-1])
-            theirs = _dot(places, extents[:-1], extents[-1]) + number * int_imm(plane)
-            mine = _dot(
-                [i + int_imm(zeros) for i, zeros in zip(places, padding.before[:-1], strict=True)],
-                padding.extents[:-1],
-                padding.extents[-1],
-            ) + number * int_imm(copy_plane)
-
-            def move(position: tirx.Expr, _lanes: Lanes) -> list[tirx.Stmt]:
-                value = tirx.BufferLoad(source, [theirs + position])
-                return [
-                    tirx.BufferStore(copy, value, [mine + int_imm(padding.before[-1]) + position])
-                ]
-
-            parts: list[tirx.Stmt] = []
-            for start, count, width in vector_pieces(kept[-1], lanes):
-                parts += vectors(start, count, width, move)
-            return parts
-
-        return [*statements, loop(math.prod(kept[:-1]), row, ForKind.SERIAL)]
-
-    return [loop(num_planes, one, ForKind.SERIAL)]
-
-
-def _unravel(index: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
-    """Indices of every axis, outermost first, of one flat index."""
-    places: list[tirx.Expr] = []
-    inner = 1
-    for number, extent in enumerate(reversed(extents)):
-        place = tirx.floordiv(index, int_imm(inner)) if inner > 1 else index
-        if number + 1 < len(extents):
-            place = tirx.floormod(place, int_imm(extent))
-        places.insert(0, place)
-        inner *= extent
-    return places
-
-
-def _dot(places: Sequence[tirx.Expr], extents: Sequence[int], inner: int) -> tirx.Expr:
-    """The flat index of a place in a row-major tensor whose rows hold ``inner`` elements."""
-    flat: tirx.Expr = int_imm(0)
-    for place, extent in zip(places, extents, strict=True):
-        flat = flat * int_imm(extent) + place
-    return flat * int_imm(inner)
-
-
-def _address(index: tirx.Expr, axes: Sequence[Axis], strides: Sequence[int]) -> tirx.Expr:
-    """Where a flat index along some axes leads, in elements."""
-    result: tirx.Expr = int_imm(0)
-    for place, stride in zip(_unravel(index, [a.extent for a in axes]), strides, strict=True):
-        result = result + place * int_imm(stride)
-    return result
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sums:
-    """How k is walked: ``outer`` axes and ``num_blocks`` blocks of the next one choose a panel."""
-
-    outer: tuple[Axis, ...]
-    num_blocks: int
-    inner: tuple[Axis, ...]
-
-    @property
-    def num_panels(self) -> int:
-        return math.prod(axis.extent for axis in self.outer)
-
-    @property
-    def panel_length(self) -> int:
-        return math.prod(axis.extent for axis in self.inner)
-
-    @staticmethod
-    def of(axes: Sequence[Axis], most: int) -> _Sums:
-        """Panels of at most ``most`` terms, or of one step of the innermost axis."""
-        cut = len(axes)
-        length = 1
-        while cut > 0 and length * axes[cut - 1].extent <= most:
-            cut -= 1
-            length *= axes[cut].extent
-        if cut == 0:
-            return _Sums(outer=(), num_blocks=1, inner=tuple(axes))
-        split = axes[cut - 1]
-        chunk = max(
-            c
-            for c in range(1, split.extent + 1)
-            if split.extent % c == 0 and (c * length <= most or c == 1)
-        )
-        blocks = Axis(
-            extent=split.extent // chunk, source=split.source * chunk, other=split.other * chunk
-        )
-        part = Axis(extent=chunk, source=split.source, other=split.other)
-        return _Sums(
-            outer=(*axes[: cut - 1], blocks), num_blocks=blocks.extent, inner=(part, *axes[cut:])
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -262,7 +136,7 @@ class _Emitter:
 
     def _columns(self, first: tirx.Expr, num_columns: int, width: int) -> list[tirx.Stmt]:
         product = self.product
-        sums = _Sums.of(product.sums, _PANEL_BYTES // (width * _ITEM_BYTES[self.dtype]))
+        sums = Panels.of(product.sums, _PANEL_BYTES // (width * _ITEM_BYTES[self.dtype]))
         block = _Block(
             product=product,
             group=self.group,
@@ -283,7 +157,7 @@ class _Block:
 
     product: Product
     group: tirx.Expr
-    sums: _Sums
+    sums: Panels
     dtype: str
     lanes: int
     views: tuple[tirx.Buffer, ...]
@@ -312,7 +186,7 @@ class _Block:
         return [
             tirx.AllocBuffer(panel),
             tirx.AllocBuffer(kept),
-            *_clear(kept, self.product.num_rows * self.width, self.lanes),
+            *clear(kept, self.product.num_rows * self.width, self.lanes),
             loop(self.sums.num_panels, step, ForKind.SERIAL),
             loop(self.product.num_rows, row, ForKind.SERIAL),
         ]
@@ -322,7 +196,7 @@ class _Block:
 
     def _out(self, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
         product = self.product
-        start = _address(row, product.rows, [axis.out for axis in product.rows])
+        start = address(row, product.rows, [axis.out for axis in product.rows])
         start = start + int_imm(product.out) + self.group * int_imm(product.groups.out)
         return start + (self.first + column) * int_imm(product.columns.out)
 
@@ -334,7 +208,7 @@ class _Block:
         """
         product, sums = self.product, self.sums
         start = int_imm(product.other) + self.group * int_imm(product.groups.other)
-        start = start + _address(number, sums.outer, [axis.other for axis in sums.outer])
+        start = start + address(number, sums.outer, [axis.other for axis in sums.outer])
         zero = immediate(self.dtype, 0.0)
 
         chunk = math.gcd(sums.panel_length, self.lanes)
@@ -347,7 +221,7 @@ class _Block:
 
                 def store(part: tirx.Expr) -> list[tirx.Stmt]:
                     k = first_k + part
-                    index = _address(k, sums.inner, [axis.other for axis in sums.inner])
+                    index = address(k, sums.inner, [axis.other for axis in sums.inner])
                     value = tirx.BufferLoad(self.views[1], [start + index + shift])
                     return [tirx.BufferStore(panel, value, [k * int_imm(self.width) + at])]
 
@@ -397,7 +271,7 @@ class _Block:
         bases = self._bases(start, num_rows)
         product = self.product
         base = int_imm(product.source) + self.group * int_imm(product.groups.source)
-        base = base + _address(number, sums.outer, [axis.source for axis in sums.outer])
+        base = base + address(number, sums.outer, [axis.source for axis in sums.outer])
 
         def each(body: Callable[[int, tirx.Expr], list[tirx.Stmt]]) -> list[tirx.Stmt]:
             """Unrolled: ``body(row, column)`` in vectors."""
@@ -447,9 +321,9 @@ class _Block:
         rows = self.product.rows
         strides = [axis.source for axis in rows]
         if rows and rows[-1].extent % _TILE_ROWS == 0:  # the tile does not leave the last axis
-            first = _address(start, rows, strides)
+            first = address(start, rows, strides)
             return [first + int_imm(row * strides[-1]) for row in range(num_rows)]
-        return [_address(start + int_imm(row), rows, strides) for row in range(num_rows)]
+        return [address(start + int_imm(row), rows, strides) for row in range(num_rows)]
 
     def _store(self, acc: tirx.Buffer, start: tirx.Expr, num_rows: int) -> tirx.Stmt:
         """The tile into the result, where its rows lie side by side."""

@@ -68,7 +68,8 @@ def _rewritten(binding: Any) -> Any:
     plan = ConvolutionPlan(
         result="small" if call.op.name in _FORWARD else "large", **window_of(call)
     )
-    return relax.VarBinding(binding.var, emit_convolution(*call.args, plan, call.ty))
+    data, weight = call.args
+    return relax.VarBinding(binding.var, emit_convolution(data, weight, plan, call.ty))
 
 
 def window_of(call: Any) -> dict[str, Any]:
