@@ -17,7 +17,7 @@ from disco_fuse.kernel_cache import KernelCache
 from disco_fuse.kernels.analysis import num_nests
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.cuda import ScheduleCUDA
-from disco_fuse.kernels.library import is_library_matmul
+from disco_fuse.kernels.library import is_library_convolution, is_library_matmul
 from disco_fuse.objects import compile_kernels
 
 
@@ -139,12 +139,13 @@ def schedule_step(
 
 
 def _check_no_host_library(mod: tvm.IRModule) -> None:
-    """ValueError when main calls the BLAS library, which reads the memory of the host."""
+    """ValueError when main calls a library of the CPU, which reads the memory of the host."""
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
-            if is_library_matmul(binding.value):
+            if is_library_matmul(binding.value) or is_library_convolution(binding.value):
+                library = "BLAS library" if is_library_matmul(binding.value) else "convolutions"
                 raise ValueError(
-                    f"{binding.var.name} calls the BLAS library of the CPU; for a GPU lower the "
+                    f"{binding.var.name} calls the {library} of the CPU; for a GPU lower the "
                     "module with library=False"
                 )
 

@@ -15,7 +15,7 @@ from tvm.ir import Call
 from disco_fuse.bindings import ALLREDUCE_OP, is_op, static_shape
 from disco_fuse.kernels.convolution import convolution_legalizers
 from disco_fuse.kernels.cpu import MarkOps
-from disco_fuse.kernels.library import DispatchMatmul
+from disco_fuse.kernels.library import DispatchConvolution, DispatchMatmul
 from disco_fuse.kernels.weight_gradient import FoldWeightGradient
 from disco_fuse.own_gradients import OwnGradients
 
@@ -38,10 +38,11 @@ def lower(
     target : tvm.target.Target
         Legalisation depends on it: IR legalised for a CPU keeps serial scatters on a GPU.
     library : bool
-        Dispatch matmul to the BLAS library; the caller knows whether it is there.
+        Dispatch matmul, and on a CPU convolution, to the libraries inside torch; the caller knows
+        whether they are there.
     library_convolutions : bool
         Convolutions and their gradients count as library calls, as they are on a GPU; they keep
-        TVM's loops to run.
+        TVM's loops to run, and are not dispatched to torch.
 
     Returns
     -------
@@ -54,11 +55,13 @@ def lower(
         ``main`` is missing or is not one dataflow block, or divides by the constant 0.
     """
     _check_divisors(check_single_dataflow_block(mod))
+    dispatch = library and not library_convolutions and target.kind.name == "llvm"
     passes = [
         relax.transform.CanonicalizeBindings(),
         OwnGradients(),
         *([DispatchMatmul()] if library else []),
-        *([FoldWeightGradient()] if library_convolutions else []),
+        *([FoldWeightGradient(dispatch=dispatch)] if dispatch or library_convolutions else []),
+        *([DispatchConvolution()] if dispatch else []),
     ]
     passes += [
         relax.backend.DispatchSortScan(),  # argsort, cumsum: LegalizeOps knows none of them

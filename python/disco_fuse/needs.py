@@ -9,8 +9,9 @@ import tvm
 from tvm.target import Target, codegen
 
 from disco_fuse.kernels.cuda.compile import find_nvcc
+from disco_fuse.kernels.library import library_available
 
-CPU, GPU, CUDA_COMPILER, TVM = "cpu", "gpu", "cuda_compiler", "tvm"
+CPU, GPU, CUDA_COMPILER, TVM, TORCH = "cpu", "gpu", "cuda_compiler", "tvm", "torch"
 COMPILERS = "nvcc or nvrtc"
 _PROCESSOR_FEATURES = frozenset(
     {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2"}
@@ -22,7 +23,7 @@ _PROCESSOR_FEATURES = frozenset(
 speed, or instructions that a program must ask for."""
 
 
-def needs_of(target: Target, *, has_cubin: bool) -> dict[str, str]:
+def needs_of(target: Target, *, has_cubin: bool, has_convolutions: bool = False) -> dict[str, str]:
     """What a step compiled for ``target`` needs at load, by kind.
 
     Parameters
@@ -31,17 +32,20 @@ def needs_of(target: Target, *, has_cubin: bool) -> dict[str, str]:
         One of `disco_fuse.target`.
     has_cubin
         Whether the kernels of a GPU come as machine code, not only as source.
+    has_convolutions
+        Whether it calls the convolutions inside torch.
 
     Returns
     -------
     dict
         ``"tvm"``: the version of TVM, whose runtime calls the step. ``"cpu"``: LLVM's name of the
         processor of the host code. For a GPU also ``"gpu"``, the architecture, and
-        ``"cuda_compiler"`` where there is only source.
+        ``"cuda_compiler"`` where there is only source. ``"torch"``: what of it is called.
     """
     needs = {TVM: tvm.__version__}
     if target.kind.name != "cuda":
-        return needs | {CPU: str(target.attrs.get("mcpu", ""))}
+        needs |= {CPU: str(target.attrs.get("mcpu", ""))}
+        return needs | {TORCH: "convolution"} if has_convolutions else needs
     needs |= {CPU: str(target.host.attrs.get("mcpu", "")), GPU: str(target.arch)}
     return needs if has_cubin else needs | {CUDA_COMPILER: COMPILERS}
 
@@ -59,6 +63,7 @@ def check_needs(needs: Mapping[str, str]) -> None:
         CPU: _missing_cpu,
         GPU: _missing_gpu,
         CUDA_COMPILER: _missing_compiler,
+        TORCH: _missing_torch,
     }
     unknown = sorted(set(needs) - set(checks))
     if unknown:
@@ -111,3 +116,10 @@ def _missing_compiler(_compilers: str) -> str:
     if find_nvcc() is not None or importlib.util.find_spec("cuda") is not None:
         return ""
     return f"it holds CUDA source, and there is no compiler for it ({COMPILERS})"
+
+
+def _missing_torch(called: str) -> str:
+    """Why a function of torch's library cannot be called, "" if it can."""
+    if library_available():
+        return ""
+    return f"it calls the {called} of torch's libtorch_cpu.so, and torch is not installed"

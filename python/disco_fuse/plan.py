@@ -28,7 +28,7 @@ from disco_fuse.cubin import write_cubin
 from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpGraph
 from disco_fuse.kernel_cache import USER_CACHE, KernelCache
-from disco_fuse.kernels.library import is_library_matmul
+from disco_fuse.kernels.library import is_library_convolution, is_library_matmul
 from disco_fuse.needs import needs_of
 from disco_fuse.strategy import Strategy
 
@@ -182,7 +182,11 @@ def write_plan(
             "apache-tvm": tvm.__version__,
             "apache-tvm-ffi": tvm_ffi.__version__,
         },
-        needs=needs_of(target, has_cubin=has_cubin),
+        needs=needs_of(
+            target,
+            has_cubin=has_cubin,
+            has_convolutions=any(is_library_convolution(b.value) for b in extraction.bindings),
+        ),
         cubin_sha256=_sha256(cubin) if has_cubin else "",
     )
     save_plan(folder, plan)

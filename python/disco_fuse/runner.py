@@ -14,7 +14,7 @@ from tvm import relax
 from disco_fuse.cubin import serve_machine_code
 from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
-from disco_fuse.needs import GPU, check_needs
+from disco_fuse.needs import GPU, TORCH, check_needs
 from disco_fuse.plan import CUBIN_FILE, STEP_FILE, Plan, TensorSpec, load_plan
 from disco_fuse.runtime import Communicator, Session, StepEvents, check_same, on_all_ranks
 
@@ -181,7 +181,7 @@ def _load(folder: Path) -> Plan:
     """The plan of a folder, once this machine has all that it needs."""
     plan = load_plan(folder)
     check_needs(plan.needs)
-    if plan.needs_blas:
+    if plan.needs_blas or TORCH in plan.needs:
         load_library()
     return plan
 

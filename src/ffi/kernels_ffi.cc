@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "ffi/num_threads.h"
 #include "kernels/blas.h"
 #include "kernels/gemm.h"
 
@@ -79,7 +80,7 @@ void Matmul(const ffi::TensorView& a, const ffi::TensorView& b, const ffi::Shape
   std::string reason = ParseGemm(ints.data(), ints.size(), &problem);
   if (reason.empty()) reason = CheckGemm(problem, {a.numel(), b.numel(), out.numel()});
   if (!reason.empty()) TVM_FFI_THROW(ValueError) << "matmul: " << reason;
-  const int num_threads = g_num_threads.load(std::memory_order_relaxed);
+  const int num_threads = NumThreads();
   if (is_double) {
     RunGemm(*blas, problem, Data<const double>(a), Data<const double>(b), Data<double>(out),
             num_threads);
@@ -90,6 +91,8 @@ void Matmul(const ffi::TensorView& a, const ffi::TensorView& b, const ffi::Shape
 }
 
 }  // namespace
+
+int NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   namespace refl = tvm::ffi::reflection;

@@ -21,7 +21,12 @@ from disco_fuse.extract import Extraction
 from disco_fuse.graph import OpKind
 from disco_fuse.kernel_cache import USER_CACHE, KernelCache
 from disco_fuse.kernels.cpu import ScheduleCPU
-from disco_fuse.kernels.library import is_library_matmul, random_arguments
+from disco_fuse.kernels.library import (
+    convolution_arguments,
+    is_library_convolution,
+    is_library_matmul,
+    random_arguments,
+)
 from disco_fuse.objects import load_kernels
 from disco_fuse.profile.database import ProfileDatabase, Sample
 
@@ -79,7 +84,7 @@ def profile_ops(
         if op_id in compiled:
             types = [arg.ty for arg in call_inputs(binding.value)] + _flat(binding.var.ty)
             sample = _time_kernel(*compiled[op_id], types)
-        elif is_library_matmul(binding.value):
+        elif is_library_matmul(binding.value) or is_library_convolution(binding.value):
             sample = _time_library(binding.value)
         else:
             raise ValueError(
@@ -117,7 +122,8 @@ def _time_kernel(library: tvm.runtime.Module, name: str, types: list[Any]) -> Sa
 
 def _time_library(call: Any) -> Sample:
     function = tvm.get_global_func(packed_name(call))
-    sets = [random_arguments(call, seed) for seed in range(2)]
+    arguments_of = random_arguments if is_library_matmul(call) else convolution_arguments
+    sets = [arguments_of(call, seed) for seed in range(2)]
 
     def run(i: int) -> float:
         arguments = sets[i % len(sets)]

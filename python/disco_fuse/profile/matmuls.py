@@ -1,4 +1,4 @@
-"""Measures, for every distinct matmul, which is faster: library call or generated kernel."""
+"""Measures which is faster, library call or generated kernel, for every matmul and convolution."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 import tvm
 
 from disco_fuse.kernel_cache import USER_CACHE, KernelCache
+from disco_fuse.kernels.generate_convolution import can_generate, generated_convolution
 from disco_fuse.kernels.generate_matmul import generated_kernel
 from disco_fuse.kernels.library import (
+    CONVOLUTION_NAME,
     FUNCTION_NAME,
+    convolution_arguments,
+    convolution_signature,
+    is_library_convolution,
     is_library_matmul,
     matmul_signature,
     random_arguments,
@@ -30,12 +35,12 @@ def choose_generated(
     progress: Progress | None = None,
     cache: KernelCache | None = USER_CACHE,
 ) -> frozenset[str]:
-    """Signatures of the library matmuls of ``mod`` that a generated kernel does faster.
+    """Signatures of the library calls of ``mod`` that a generated kernel does faster.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        A lowered module with library matmuls; the library is loaded.
+        A lowered module with library matmuls and convolutions; the libraries are loaded.
     database : ProfileDatabase
         Keeps both times, so that a second call measures nothing.
     cache : KernelCache, optional
@@ -44,13 +49,17 @@ def choose_generated(
     Returns
     -------
     frozenset of str
-        For :func:`disco_fuse.kernels.generate_matmul.GenerateMatmul`.
+        For :func:`disco_fuse.kernels.generate_matmul.GenerateMatmul` and
+        :func:`disco_fuse.kernels.generate_convolution.GenerateConvolution`, of which each takes
+        those that concern it.
     """
     calls: dict[str, Any] = {}
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             if is_library_matmul(binding.value):
                 calls.setdefault(matmul_signature(binding.value), binding.value)
+            elif is_library_convolution(binding.value) and can_generate(binding.value):
+                calls.setdefault(convolution_signature(binding.value), binding.value)
     environment = environment_key(target)
     names = [*calls, *(_GENERATED + signature for signature in calls)]
     known = database.load(environment, names)
@@ -69,10 +78,14 @@ def _time_both(
     call: Any, target: tvm.target.Target, cache: KernelCache | None
 ) -> tuple[Sample, Sample]:
     """(library, generated), measured in turn so that a noisy moment hits both."""
-    kernels = {"matmul": generated_kernel(call, target)}
-    generated = load_kernels(kernels, target, cache)["matmul"]
-    library = tvm.get_global_func(FUNCTION_NAME)
-    a, b, plan, out = random_arguments(call)
+    if is_library_matmul(call):
+        kernel, name = generated_kernel(call, target), FUNCTION_NAME
+        a, b, plan, out = random_arguments(call)
+    else:
+        kernel, name = generated_convolution(call, target), CONVOLUTION_NAME
+        a, b, plan, out = convolution_arguments(call)
+    generated = load_kernels({"generated": kernel}, target, cache)["generated"]
+    library = tvm.get_global_func(name)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_REPEATS + 1):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Locating and loading the BLAS library: torch's own, without importing torch."""
+"""Locating and loading the libraries of matmul and convolution: torch's, without importing it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def library_available() -> bool:
 
 
 def load_library(path: str | Path | None = None) -> Path:
-    """Load the library behind ``disco_fuse.kernels.matmul``, once in every process that runs it.
+    """Load what is behind ``disco_fuse.kernels.matmul`` and ``.convolution``, once in every process
+    that runs them.
 
     Parameters
     ----------
     path : str or Path, optional
-        A library that exports MKL's LP64 interface; by default that of :func:`find_library`.
+        A library that exports MKL's LP64 interface, for matmul only; by default that of
+        :func:`find_library`, for convolution too.
 
     Returns
     -------
@@ -52,11 +54,13 @@ def load_library(path: str | Path | None = None) -> Path:
             "interface, or build without dispatching matmul to a library"
         )
     _ffi.function("kernels.load_blas")(str(library))
+    if path is None:
+        _ffi.function("kernels.load_torch")(str(library))
     return library
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Threads of each later library matmul in this process (1 at first; 0: the library decides).
+    """Threads of each later library call in this process (1 at first; 0: the library decides).
 
     The number of threads that torch uses is not touched.
 
