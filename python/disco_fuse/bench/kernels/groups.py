@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,9 +125,8 @@ def time_kernels(
             library = tvm.compile(mod, target=target)
     result = []
     for i, name in enumerate(names):
-        kernel = library[f"k{i}"]
-        arguments = _arguments(kernels[name])
-        seconds, copy_s = _in_turn(lambda k=kernel, a=arguments: k(*a), _copy(sizes[name]), repeats)
+        kernel = partial(library[f"k{i}"], *_arguments(kernels[name]))
+        seconds, copy_s = _in_turn(kernel, _copy(sizes[name]), repeats)
         result.append(
             GroupTime(
                 model=model,
@@ -177,8 +177,9 @@ def _in_turn(first: Callable[[], Any], second: Callable[[], Any], repeats: int) 
 
 
 def _arguments(func: tirx.PrimFunc) -> list[Any]:
-    """Random normal floats; zeros for everything else, which is a valid index everywhere."""
+    """Random normal floats; integers are indices of the first parameter, which is a table then."""
     rng = np.random.default_rng(0)
+    num_indices = int(func.params[0].ty.shape[0]) if func.params[0].ty.shape else 1
     arrays = []
     for param in func.params:
         shape = tuple(int(extent) for extent in param.ty.shape)
@@ -186,6 +187,8 @@ def _arguments(func: tirx.PrimFunc) -> list[Any]:
         if dtype.kind == "f":
             # Blocks of one random row: drawing hundreds of MB would take longer than the kernels.
             values = np.resize(rng.standard_normal(4096).astype(dtype), shape)
+        elif dtype.kind == "i":
+            values = rng.integers(num_indices, size=shape).astype(dtype)
         else:
             values = np.zeros(shape, dtype)
         arrays.append(tvm.runtime.tensor(values))

@@ -108,9 +108,7 @@ def plan_model(reference: str, database_file: Path) -> ModelPlans:
     cost_model = RooflineCostModel(device, op_times_us)
     strategies = {name: baseline(rule, mod, extraction) for name, rule in _BASELINES.items()}
     config = SearchConfig.preset("full", seed=0, patience=_PATIENCE)
-    found = search(
-        extraction.graph, cost_model, cluster, config, initial=list(strategies.values())
-    )
+    found = search(extraction.graph, cost_model, cluster, config, initial=list(strategies.values()))
     chosen = {DISCO_FUSE: found.best, **strategies}
     return ModelPlans(
         step=step,

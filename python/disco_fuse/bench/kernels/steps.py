@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,17 +50,16 @@ def measure_steps(
     Returns
     -------
     dict
-        ``times_ms`` and ``losses`` (side -> values), and ``failed`` (side -> reason) for a
-        ``torch.compile`` that raised.
+        ``times_ms``, ``cpu_ms`` (processor time of the process) and ``losses`` (side -> values),
+        and ``failed`` (side -> reason) for a ``torch.compile`` that raised.
     """
     steps: dict[str, Step] = dict(_our_steps(Path(folder)))
-    failed: dict[str, str] = {}
     steps[TORCH_EAGER] = _torch_step(reference, compiled=False)
     if with_compile:
         steps[TORCH_COMPILE] = _torch_step(reference, compiled=True)
     batches = load_workload(reference).batches(0, 1)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    losses: dict[str, list[float]] = {name: [] for name in steps}
+    records = {name: _Record() for name in steps}
+    failed: dict[str, str] = {}
     end = math.inf
     for number in range(NUM_WARMUP + rounds):
         if number == NUM_WARMUP:
@@ -72,10 +72,7 @@ def measure_steps(
         shift = number % len(order)
         for name in order[shift:] + order[:shift]:
             try:
-                begin = time.perf_counter()
-                loss = steps[name].step(batch)[0]
-                times[name].append((time.perf_counter() - begin) * 1e3)
-                losses[name].append(float(loss))
+                records[name].add(steps[name], batch)
             except Exception as error:
                 # Compilers of others may raise anything, in the first step; ours must not fail.
                 if name != TORCH_COMPILE or number > 0:
@@ -83,10 +80,28 @@ def measure_steps(
                 failed[name] = f"{type(error).__name__}: {error}"[:500]
                 del steps[name]
     return {
-        "times_ms": {name: times[name][NUM_WARMUP:] for name in steps},
-        "losses": {name: losses[name] for name in steps},
+        "times_ms": {name: records[name].times_ms[NUM_WARMUP:] for name in steps},
+        "cpu_ms": {name: records[name].cpu_ms[NUM_WARMUP:] for name in steps},
+        "losses": {name: records[name].losses for name in steps},
         "failed": failed,
     }
+
+
+@dataclass(kw_only=True)
+class _Record:
+    """What one side did, step by step."""
+
+    times_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def add(self, step: Step, batch: Any) -> None:
+        """Time one step."""
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        loss = step.step(batch)[0]
+        self.times_ms.append((time.perf_counter() - begin) * 1e3)
+        self.cpu_ms.append((time.process_time() - cpu_begin) * 1e3)
+        self.losses.append(float(loss))
 
 
 def wrong_losses(losses: Mapping[str, Sequence[float]]) -> list[str]:
@@ -110,9 +125,10 @@ def wrong_losses(losses: Mapping[str, Sequence[float]]) -> list[str]:
 def step_of(side: str, reference: str, folder: Path) -> Step:
     """The step of one side; that of PyTorch has its momentum."""
     if side in (TORCH_EAGER, TORCH_COMPILE):
-        step = _torch_step(reference, compiled=side == TORCH_COMPILE)
-        step.make_momentum()
-        return step
+        torch_step = _torch_step(reference, compiled=side == TORCH_COMPILE)
+        torch_step.make_momentum()
+        result: Step = torch_step
+        return result
     with np.load(folder / VALUES_FILE) as file:
         return StepRunner(folder / side, loopback(), dict(file))
 
