@@ -97,7 +97,8 @@ def test_json_has_the_agreed_keys_medians_and_spread(asked: list[tuple[Any, ...]
     assert len(asked) == 5
 
 
-def test_table_shows_ratios_and_groups_below_the_goal(asked: list[tuple[Any, ...]]) -> None:
+@pytest.mark.usefixtures("asked")
+def test_table_shows_ratios_and_groups_below_the_goal() -> None:
     result = run("--models", "gpt2")
     assert result.exit_code == 0, result.output
     cells = [cell.strip() for cell in result.stdout.splitlines()[2].split("|")]
@@ -116,7 +117,8 @@ def test_options_reach_the_processes(asked: list[tuple[Any, ...]]) -> None:
     assert time_synthetic not in [call[0] for call in asked]
 
 
-def test_wrong_losses_are_an_error(asked: list[tuple[Any, ...]]) -> None:
+@pytest.mark.usefixtures("asked")
+def test_wrong_losses_are_an_error() -> None:
     result = run("--models", "rnnlm,gpt2", "--json", "-")
     assert result.exit_code == 1
     assert "rnnlm: loss of unfused in step 2 is 2.300000, but PyTorch has 2.25" in result.stderr
@@ -124,13 +126,15 @@ def test_wrong_losses_are_an_error(asked: list[tuple[Any, ...]]) -> None:
     assert len(json.loads(result.stdout)["models"]) == 2
 
 
-def test_a_model_that_fails_does_not_stop_the_others(asked: list[tuple[Any, ...]]) -> None:
+@pytest.mark.usefixtures("asked")
+def test_a_model_that_fails_does_not_stop_the_others() -> None:
     result = run("--models", "bert,gpt2", "--json", "-")
     assert result.exit_code == 1
     assert "failed: bert" in result.stderr
     assert [row["name"] for row in json.loads(result.stdout)["models"]] == ["gpt2"]
 
 
+@pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -140,9 +144,7 @@ def test_a_model_that_fails_does_not_stop_the_others(asked: list[tuple[Any, ...]
         ("--json /no/such/folder/k.json --models gpt2", "cannot write /no/such/folder/k.json"),
     ],
 )
-def test_bad_options_are_refused(
-    asked: list[tuple[Any, ...]], arguments: str, message: str
-) -> None:
+def test_bad_options_are_refused(arguments: str, message: str) -> None:
     result = run(*arguments.split())
     assert result.exit_code != 0
     assert message in result.output
