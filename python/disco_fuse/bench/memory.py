@@ -19,3 +19,26 @@ def peak_rss_bytes() -> int:
                 return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def rss_bytes() -> int:
+    """Resident set of this process now; Linux only.
+
+    Raises
+    ------
+    OSError
+        There is no ``/proc``.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
+
+
+def reset_peak_rss() -> None:
+    """Let :func:`peak_rss_bytes` begin anew at the present resident set; Linux only.
+
+    Raises
+    ------
+    OSError
+        There is no ``/proc``, or the kernel refuses it.
+    """
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -6,6 +6,7 @@ import click
 
 from disco_fuse import __version__
 from disco_fuse.cli.bench import bench
+from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.extract import extract
@@ -29,3 +30,4 @@ main.add_command(tune)
 main.add_command(bench_search)
 main.add_command(bench)
 main.add_command(run)
+main.add_command(bench_kernels)

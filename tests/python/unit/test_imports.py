@@ -29,14 +29,20 @@ LAYERS = [
     ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner", "bench", "slow_link"],
+    ["profile", "runner", "slow_link"],
     ["trainer"],
-    ["compare"],
+    ["compare", "bench"],
     ["cli"],
 ]
 # Dependency that few files need -> the only places (folders or files) that may import it.
 OPTIONAL = {
-    "torch": ["frontend/torch", "zoo", "compare/pytorch_ddp.py", "workload.py"],
+    "torch": [
+        "frontend/torch",
+        "zoo",
+        "compare/pytorch_ddp.py",
+        "bench/kernels/torch_steps.py",
+        "workload.py",
+    ],
     "mpi4py": ["runtime/nccl.py", "runtime/communicator.py"],
     "xgboost": [],
     "dgl": [],

@@ -143,3 +143,15 @@ def merged_coefficient(value: Affine, group: Sequence[Axis]) -> int | None:
         if factors[position - 1] != expected:
             return None
     return inner
+
+
+def merged_groups(axes: Sequence[Axis], values: Sequence[Affine]) -> tuple[tuple[Axis, ...], ...]:
+    """Neighbouring axes fused where every value stays one linear walk, outermost first."""
+    groups: list[tuple[Axis, ...]] = []
+    for axis in axes:
+        joined = (*groups[-1], axis) if groups else (axis,)
+        if groups and all(merged_coefficient(value, joined) is not None for value in values):
+            groups[-1] = joined
+        else:
+            groups.append((axis,))
+    return tuple(groups)

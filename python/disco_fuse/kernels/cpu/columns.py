@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from .affine import Affine, Axis, extent_of, merged_coefficient
+from . import column_stream
+from .affine import Axis, extent_of, merged_coefficient, merged_groups
 from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
 from .loops import Lanes, immediate, int_imm, loop, on_stack, vector, vector_pieces
 from .operators import rereads
 from .resolve import Root
-from .scope import Scope, count_uses
+from .scope import Scope, count_uses, nested
 
 WIDE_REGISTERS, NARROW_REGISTERS = 16, 8  # accumulators of 512-bit vectors, of shorter ones
 MAX_UNROLLED_NODES = 256
@@ -77,22 +78,10 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
                 epilogue=tuple(epilogue),
                 outer=outer[:-1] if tile is not None else outer,
                 columns=columns,
-                reduce=_merge(root.reduce_axes, values),
+                reduce=merged_groups(root.reduce_axes, values),
                 tile=tile,
             )
     raise AssertionError("a single axis always merges")
-
-
-def _merge(axes: Sequence[Axis], values: Sequence[Affine]) -> tuple[tuple[Axis, ...], ...]:
-    """Fuse neighbouring reduce axes where every access stays one linear walk."""
-    groups: list[tuple[Axis, ...]] = [(axes[0],)]
-    for axis in axes[1:]:
-        joined = (*groups[-1], axis)
-        if all(merged_coefficient(value, joined) is not None for value in values):
-            groups[-1] = joined
-        else:
-            groups.append((axis,))
-    return tuple(groups)
 
 
 def emit(nest: ColumnNest, kernel: Kernel) -> list[tirx.Stmt]:
@@ -122,6 +111,8 @@ def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
     registers = WIDE_REGISTERS if kernel.machine.vector_bits >= 512 else NARROW_REGISTERS
     registers = max(1, min(registers, MAX_UNROLLED_NODES // max(1, len(nodes))))
     if nest.tile is None:
+        if lanes > 1 and column_stream.is_worth_it(nest.root, nest.columns, nest.reduce):
+            return _stream(nest, kernel, scope, lanes)
         return _columns(nest, kernel, scope, _Tile(lanes=lanes, vectors=registers))
     count = -(-extent_of(nest.columns) // lanes)
     vectors = min(TILE_VECTORS, count, registers)
@@ -133,6 +124,43 @@ def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
         return _columns(nest, kernel, scope, tile)
 
     return [loop(nest.tile.extent // rows, body, ForKind.SERIAL)]
+
+
+def _stream(nest: ColumnNest, kernel: Kernel, scope: Scope, lanes: int) -> list[tirx.Stmt]:
+    """All columns, row by row (see `column_stream`)."""
+
+    def finish(
+        around: Scope, column: tirx.Expr, value: tirx.Expr, lanes: Lanes
+    ) -> Sequence[tirx.Stmt]:
+        return _finish(nest, kernel, around, column, value, lanes)
+
+    stream = column_stream.Stream(
+        root=nest.root, columns=nest.columns, reduce=nest.reduce, lanes=lanes, finish=finish
+    )
+    return column_stream.emit(stream, scope)
+
+
+def _finish(
+    nest: ColumnNest,
+    kernel: Kernel,
+    around: Scope,
+    column: tirx.Expr,
+    total: tirx.Expr,
+    lanes: Lanes,
+) -> list[tirx.Stmt]:
+    """Store a result, and what the elementwise followers make of it."""
+    root = nest.root
+    inner = Scope(around, nest.columns, column, lanes)
+    value = inner.bind("s", total)
+    inner.values[root.result] = value
+    stores: list[tirx.Stmt] = []
+    if root.buffer in kernel.needed:
+        stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
+    for other in nest.epilogue:
+        value = inner.keep("e", inner.value(other.node))
+        inner.values[other.result] = value
+        stores.append(kernel.store(other.buffer, inner.offset(other.offset), value))
+    return [*inner.statements, *stores]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,31 +239,10 @@ def _block(
         total = root.stage.combine(tirx.BufferLoad(acc, [slot]), inner.value(root.node))
         return [*inner.statements, tirx.BufferStore(acc, total, [slot])]
 
-    def reduce(groups: tuple[tuple[Axis, ...], ...], around: Scope) -> list[tirx.Stmt]:
-        if not groups:
-            return each(around, element)
-
-        def step(position: tirx.Expr) -> Sequence[tirx.Stmt]:
-            inside = Scope(around, groups[0], position)
-            statements = reduce(groups[1:], inside)
-            return [*inside.statements, *statements]
-
-        return [loop(extent_of(groups[0]), step, ForKind.SERIAL)]
-
     def finish(
         inside: Scope, column: tirx.Expr, slot: tirx.Expr, lanes: Lanes
     ) -> Sequence[tirx.Stmt]:
-        inner = Scope(inside, nest.columns, column, lanes)
-        value = inner.bind("s", tirx.BufferLoad(acc, [slot]))
-        inner.values[root.result] = value
-        stores: list[tirx.Stmt] = []
-        if root.buffer in kernel.needed:
-            stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
-        for other in nest.epilogue:
-            value = inner.keep("e", inner.value(other.node))
-            inner.values[other.result] = value
-            stores.append(kernel.store(other.buffer, inner.offset(other.offset), value))
-        return [*inner.statements, *stores]
+        return _finish(nest, kernel, inside, column, tirx.BufferLoad(acc, [slot]), lanes)
 
     def clear(
         _inside: Scope, _column: tirx.Expr, slot: tirx.Expr, _lanes: Lanes
@@ -245,6 +252,6 @@ def _block(
     return [
         on_stack(acc),
         *each(scope, clear),
-        *reduce(nest.reduce, scope),
+        *nested(scope, nest.reduce, lambda around: each(around, element)),
         *each(scope, finish),
     ]

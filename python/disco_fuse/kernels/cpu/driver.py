@@ -19,6 +19,8 @@ from .scope import FlatBuffers
 logger = logging.getLogger(__name__)
 
 IS_SCHEDULED = "tirx.is_scheduled"
+RULES = "disco_fuse.cpu_rules"
+"""Attribute of a scheduled kernel: the rule that wrote each nest, in order."""
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -54,11 +56,14 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     buffers = FlatBuffers(stages.intermediates)
     kernel = Kernel(machine=machine, needed=needed, buffers=buffers)
     body: list[tirx.Stmt] = []
+    rules: list[str] = []
     for one in plans:
-        body.extend(one.emit(kernel))
+        rule, nest = one.write(kernel)
+        rules.append(rule)
+        body.extend(nest)
     statements = [*buffers.declarations, *body]
     scheduled = func.with_body(in_root_block(sequence(statements)))
-    return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: len(plans)})
+    return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: len(plans), RULES: rules})
 
 
 def in_root_block(body: tirx.Stmt) -> tirx.Stmt:

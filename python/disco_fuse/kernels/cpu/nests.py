@@ -57,7 +57,11 @@ class NestPlan(Generic[State]):
     check: Callable[[list[tirx.Stmt], State], object] | None = None
 
     def emit(self, kernel: State) -> list[tirx.Stmt]:
-        """The statements, from the first rule that does not fail.
+        """The statements, see :meth:`write`."""
+        return self.write(kernel)[1]
+
+    def write(self, kernel: State) -> tuple[str, list[tirx.Stmt]]:
+        """The first rule that does not fail, and its statements.
 
         Raises
         ------
@@ -73,7 +77,7 @@ class NestPlan(Generic[State]):
                 logger.debug("%s: failed on %s: %s", rule, self.names, reason)
                 continue
             logger.debug("%s: wrote %s", rule, self.names)
-            return statements
+            return rule, statements
         raise DeclinedError(f"no rule could write {self.names}")
 
 

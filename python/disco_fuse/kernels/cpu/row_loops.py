@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ..stages import element_bytes
-from .affine import Axis, extent_of
-from .context import Kernel, reachable, vectorizes
+from .affine import extent_of, merged_groups
+from .context import Kernel, affine_values, reachable, vectorizes
 from .loops import (
     Lanes,
     accumulate,
@@ -27,7 +27,7 @@ from .loops import (
 from .resolve import Root
 from .rows import Pass, RowNest, cut, flatten
 from .scalar import ScalarGraph
-from .scope import Scope, count_uses
+from .scope import Scope, count_uses, nested
 
 MAX_ACCUMULATORS = 4
 STACK_BYTES = 64 * 1024
@@ -67,14 +67,26 @@ def emit(nest: RowNest, kernel: Kernel, graph: ScalarGraph) -> list[tirx.Stmt]:
         _passes(nest, _Row(kernel=kernel, scope=outer, allocate=outer, kind=kind))
         return outer.statements
 
-    def body(position: tirx.Expr) -> Sequence[tirx.Stmt]:
-        scope = Scope(outer, nest.row_axes, position)
-        allocate = scope if kind == ForKind.PARALLEL else outer
-        _passes(nest, _Row(kernel=kernel, scope=scope, allocate=allocate, kind=int(ForKind.SERIAL)))
-        return scope.statements
+    if kind == ForKind.PARALLEL:
 
-    rows = loop(extent_of(nest.row_axes), body, kind)
-    return [*outer.statements, rows]
+        def row(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+            scope = Scope(outer, nest.row_axes, position)
+            serial = int(ForKind.SERIAL)
+            _passes(nest, _Row(kernel=kernel, scope=scope, allocate=scope, kind=serial))
+            return scope.statements
+
+        rows = [loop(extent_of(nest.row_axes), row, kind)]
+        return [*outer.statements, *rows]
+
+    def body(scope: Scope) -> Sequence[tirx.Stmt]:
+        _passes(nest, _Row(kernel=kernel, scope=scope, allocate=outer, kind=kind))
+        return []
+
+    # One loop over all rows would divide to find where each one lies.
+    values = affine_values(reachable(root.node for root in nest.roots))
+    values.extend(root.offset for root in nest.roots)
+    rows = nested(outer, merged_groups(nest.row_axes, values), body)
+    return [*outer.statements, *rows]
 
 
 def _work(root: Root) -> int:
@@ -210,7 +222,7 @@ def _reduce(one: Pass, row: _Row) -> None:
 
         return accumulate(one.length, lanes, unroll, body)
 
-    scope.statements.extend(_around(one.outer, scope, walk))
+    scope.statements.extend(nested(scope, (one.outer,) if one.outer else (), walk))
     for root, buffer in accumulators.items():
         scope.statements.extend(fold_lanes(buffer, width, root.stage.combine))
         _publish(root, scope.bind("s", tirx.BufferLoad(buffer, [int_imm(0)])), row)
@@ -219,18 +231,3 @@ def _reduce(one: Pass, row: _Row) -> None:
 def _clear(root: Root, buffer: tirx.Buffer, at: tirx.Expr, _lanes: Lanes) -> list[tirx.Stmt]:
     identity = immediate(root.dtype, root.identity.value)
     return [tirx.BufferStore(buffer, identity, [at])]
-
-
-def _around(
-    axes: tuple[Axis, ...], scope: Scope, walk: Callable[[Scope], list[tirx.Stmt]]
-) -> list[tirx.Stmt]:
-    """`walk` inside a loop over further reduce axes, if there are any."""
-    if not axes:
-        return walk(scope)
-
-    def body(position: tirx.Expr) -> Sequence[tirx.Stmt]:
-        inside = Scope(scope, axes, position)
-        statements = walk(inside)
-        return [*inside.statements, *statements]
-
-    return [loop(extent_of(axes), body, ForKind.SERIAL)]

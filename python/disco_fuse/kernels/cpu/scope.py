@@ -7,16 +7,17 @@ the inner loop is hoisted, and it gets a name when it is used more than once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tvm
 from tvm import tirx
 from tvm.ir import prim
+from tvm.tirx import ForKind
 
 from ..stages import num_elements
-from .affine import Affine, Axis, merged_coefficient
+from .affine import Affine, Axis, extent_of, merged_coefficient
 from .fast_math import fast_call
-from .loops import Lanes, immediate, int_imm, on_stack
+from .loops import Lanes, immediate, int_imm, loop, on_stack
 from .scalar import Node, is_guard
 
 
@@ -242,6 +243,23 @@ class Scope:
             return immediate(node.dtype, node.payload)
         found = self.known(node)
         return found if found is not None else self._build(node, inline=True)
+
+
+def nested(
+    around: Scope,
+    groups: Sequence[tuple[Axis, ...]],
+    body: Callable[[Scope], Sequence[tirx.Stmt]],
+) -> list[tirx.Stmt]:
+    """Serial loops over groups of axes, outermost first, and ``body(innermost scope)`` in them."""
+    if not groups:
+        return list(body(around))
+
+    def step(position: tirx.Expr) -> Sequence[tirx.Stmt]:
+        inside = Scope(around, groups[0], position)
+        statements = nested(inside, groups[1:], body)
+        return [*inside.statements, *statements]
+
+    return [loop(extent_of(groups[0]), step, ForKind.SERIAL)]
 
 
 def _group_offset(value: Affine, group: Sequence[Axis], position: tirx.Expr) -> tirx.Expr | None:

@@ -1,0 +1,1 @@
+"""Benchmarks of the generated kernels: whole steps beside PyTorch, and groups beside a copy."""
