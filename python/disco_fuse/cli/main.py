@@ -10,6 +10,7 @@ from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
+from disco_fuse.cli.sample import sample
 from disco_fuse.cli.tune import tune
 
 
@@ -25,3 +26,4 @@ main.add_command(ops)
 main.add_command(extract)
 main.add_command(tune)
 main.add_command(bench_search)
+main.add_command(sample)

@@ -107,7 +107,7 @@ def _compile(
 
 
 def _time_kernel(library: Any, name: str, types: list[Any]) -> Sample:
-    sets = _buffer_sets(types)
+    sets = buffer_sets(types)
     evaluate = library.mod.time_evaluator(name, tvm.cpu(), number=1)
     return _repeat(lambda i: float(evaluate(*sets[i % len(sets)]).mean) * 1e6)
 
@@ -135,10 +135,17 @@ def _repeat(run: Callable[[int], float]) -> Sample:
     return Sample.of(times)
 
 
-def _buffer_sets(types: list[Any]) -> list[list[Any]]:
+def buffer_sets(types: list[Any], seed: int = 0) -> list[list[Any]]:
+    """Sets of arguments of a kernel, together larger than a core's private cache.
+
+    Parameters
+    ----------
+    types : list of relax.TensorType
+        Of all parameters of the kernel.
+    """
     size = sum(math.prod(static_shape(ty)) * np.dtype(dtype_name(ty)).itemsize for ty in types)
     count = min(_MAX_BUFFER_SETS, max(2, _ROTATION_BYTES // max(1, size)))
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return [[_buffer(ty, rng) for ty in types] for _ in range(count)]
 
 

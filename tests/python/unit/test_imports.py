@@ -30,7 +30,7 @@ LAYERS = [
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "bench"],
-    ["compare"],
+    ["compare", "dataset"],
     ["cli"],
 ]
 # Dependency that few files need -> the only places (folders or files) that may import it.
