@@ -7,10 +7,12 @@ import click
 from disco_fuse import __version__
 from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
+from disco_fuse.cli.eval_cost_model import eval_cost_model
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
 from disco_fuse.cli.sample import sample
+from disco_fuse.cli.train_cost_model import train_cost_model
 from disco_fuse.cli.tune import tune
 
 
@@ -27,3 +29,5 @@ main.add_command(extract)
 main.add_command(tune)
 main.add_command(bench_search)
 main.add_command(sample)
+main.add_command(train_cost_model)
+main.add_command(eval_cost_model)

@@ -1,10 +1,10 @@
 """A fusion group cut out of its graph: a small graph that is priced like the group itself.
 
-    graph          group {3, 4}              standalone
-    0 --> 3 --> 4  reads op 0 and value 7    0 --> 1, both outputs as in the group;
-    7 ----^     |  4 is read by 9            external values 0 (was op 0) and 1 (was value 7)
-                v
-                9
+graph          group {3, 4}              standalone
+0 --> 3 --> 4  reads op 0 and value 7    0 --> 1, both outputs as in the group;
+7 ----^     |  4 is read by 9            external values 0 (was op 0) and 1 (was value 7)
+            v
+            9
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def standalone(graph: OpGraph, group: Group) -> tuple[OpGraph, Group]:
         if edge.consumer not in index or edge.order_only:
             continue
         if edge.producer in index:
-            ends = {"producer": index[edge.producer], "consumer": index[edge.consumer]}
-            edges.append(replace(edge, **ends))
+            producer, consumer = index[edge.producer], index[edge.consumer]
+            edges.append(replace(edge, producer=producer, consumer=consumer))
         else:
             value = values.setdefault(("op", edge.producer), len(values))
             reads.append(ExternalRead(op=index[edge.consumer], value=value, bytes=edge.bytes))
@@ -107,7 +107,7 @@ def family(graph: OpGraph, group: Group) -> str:
 
 
 def _kernel_name(op: Op) -> str:
-    """"lv3:tir_multiply12" -> "multiply": the operator without the numbers that TVM appends."""
+    """ "lv3:tir_multiply12" -> "multiply": the operator without the numbers that TVM appends."""
     return re.sub(r"\d+$", "", op.name.rpartition(":")[2].removeprefix("tir_"))
 
 

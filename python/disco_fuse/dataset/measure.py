@@ -100,7 +100,8 @@ def compile_kernels(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.T
     """Kernels scheduled and compiled as one library, each under its name."""
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
     with target, tvm.transform.PassContext(config=BUILD_CONFIG):
-        return tvm.compile(ScheduleCPU()(tvm.IRModule(named)), target=target)
+        scheduled = tvm.transform.Sequential([ScheduleCPU()])(tvm.IRModule(named))
+        return tvm.compile(scheduled, target=target)
 
 
 def measure_kernels(
@@ -136,9 +137,7 @@ def measure_kernels(
 
 def timing_of(passes: list[list[_Round]], reference: Reference) -> Timing:
     """What the rounds of both passes say; of each pass the quietest count."""
-    counted = [
-        sorted(rounds, key=lambda one: one.reference_us)[:_ROUNDS] for rounds in passes
-    ]
+    counted = [sorted(rounds, key=lambda one: one.reference_us)[:_ROUNDS] for rounds in passes]
     every = [one for rounds in counted for one in rounds]
     first, again = ([us for one in rounds for us in one.times_us] for rounds in counted)
     return Timing(

@@ -1,9 +1,9 @@
 """Finds fusion groups to measure: kernels of random strategies of a model, and of FuseOps'.
 
-    strategy 0   TVM's FuseOps        every strategy: its groups of several ops that no file holds
-    strategy 1   few random edits     yet, of which some are taken at random, so that one strategy
-    strategy 2   more of them         does not fill the whole file
-    ...
+strategy 0   TVM's FuseOps        every strategy: its groups of several ops that no file holds
+strategy 1   few random edits     yet, of which some are taken at random, so that one strategy
+strategy 2   more of them         does not fill the whole file
+...
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from disco_fuse.cost_model import Group
+from disco_fuse.cost_model.model_file import device_from_json
 from disco_fuse.cost_model.standalone import family, from_text, signature, to_text
 from disco_fuse.device import DeviceSpec
 from disco_fuse.graph import OpGraph
@@ -147,7 +148,8 @@ class SampleFile:
                 connection.execute("INSERT INTO header VALUES ('header', ?)", (text,))
                 assert header is not None
                 return header
-        found = _header(json.loads(row[0]))
+        data = json.loads(row[0])
+        found = Header(environment=data["environment"], device=device_from_json(data["device"]))
         if header is not None and found.environment != header.environment:
             raise ValueError(
                 f"{self._path} was measured on '{found.environment}', this is "
@@ -202,12 +204,16 @@ class SampleFile:
             rest = (item.first_us, item.again_us, item.reference_us, int(item.disturbed))
             rows.append((*names, *_numbers(item.sample), *rest))
         with self._writing() as connection:
-            connection.executemany(f"INSERT OR IGNORE INTO fused VALUES ({','.join('?' * 12)})", rows)
+            connection.executemany(
+                f"INSERT OR IGNORE INTO fused VALUES ({','.join('?' * 12)})", rows
+            )
 
     def add_failure(self, name: str, model: str, reason: str) -> None:
         """Keep that the group of signature ``name`` cannot be built or run."""
         with self._writing() as connection:
-            connection.execute("INSERT OR IGNORE INTO failure VALUES (?,?,?)", (name, model, reason))
+            connection.execute(
+                "INSERT OR IGNORE INTO failure VALUES (?,?,?)", (name, model, reason)
+            )
 
     def groups(self) -> list[MeasuredGroup]:
         """All measured groups, in the order of their signatures."""
@@ -235,10 +241,3 @@ def _measured(row: Any) -> MeasuredGroup:
         reference_us=reference,
         disturbed=bool(disturbed),
     )
-
-
-def _header(data: dict[str, Any]) -> Header:
-    device = dict(data["device"])
-    rows = device.pop("efficiency")
-    table = device | {"efficiency": {r.pop("op_class"): r for r in map(dict, rows)}}
-    return Header(environment=data["environment"], device=DeviceSpec.from_table(table))
