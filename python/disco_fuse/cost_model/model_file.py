@@ -68,7 +68,7 @@ class ModelFile:
             The file is damaged, of another kind, or was made for other features.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             header = json.loads(str(arrays.pop("header")))
             found = (header["format"], header["feature_version"], header["kind"])
