@@ -122,8 +122,7 @@ class LearnedCostModel(CostModel):
     def unfamiliarity(self, graph: OpGraph, groups: Sequence[Group]) -> npt.NDArray[np.float64]:
         """How far groups are from the training groups; above 1 a prediction is a guess.
 
-        Ops alone, whose time is measured, are at 0. What is to be measured for real first are the
-        groups for which ``unfamiliarity`` times the predicted time is largest.
+        Ops alone, whose time is measured, are at 0.
 
         Returns
         -------
@@ -135,6 +134,18 @@ class LearnedCostModel(CostModel):
             features = self._features(graph, [groups[i] for i in fused])
             result[fused] = self.familiarity.distances(features)
         return result
+
+    def worth_measuring(
+        self, graph: OpGraph, groups: Sequence[Group], num_groups: int
+    ) -> tuple[int, ...]:
+        """Indices of the groups to measure for real, the most doubtful time first.
+
+        The time in doubt is the predicted one times :meth:`unfamiliarity`; ops alone are left out,
+        and of groups in equal doubt the first counts.
+        """
+        doubt = self.unfamiliarity(graph, groups) * self.predict(graph, groups)
+        order = np.argsort(-doubt, kind="stable")[:num_groups]
+        return tuple(int(i) for i in order if doubt[i] > 0)
 
     def _features(self, graph: OpGraph, groups: Sequence[Group]) -> list[GroupFeatures]:
         return read_features(graph, groups, self.device, self._op_times_us)

@@ -163,6 +163,18 @@ def test_what_training_did_not_see_is_called_unfamiliar(saved: Any) -> None:
     assert model.unfamiliarity(far, [far_group])[0] > 3
 
 
+def test_the_most_doubtful_groups_are_worth_measuring(saved: Any) -> None:
+    model = load(*saved)
+    graph, whole = chain(40, 16)
+    alone = Group(ops=(3,), outputs=(3,))
+    pair = Group(ops=(0, 1), outputs=(1,))
+    groups = [alone, pair, whole, pair]
+    doubt = model.unfamiliarity(graph, groups) * model.predict(graph, groups)
+    assert doubt[2] > doubt[1] == doubt[3] > doubt[0] == 0
+    assert model.worth_measuring(graph, groups, 9) == (2, 1, 3)
+    assert model.worth_measuring(graph, groups, 2) == (2, 1)
+
+
 # The network: from DGL to flat weights.
 
 
