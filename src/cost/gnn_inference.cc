@@ -185,10 +185,13 @@ double GnnNetwork::Run(const GroupFeatures& features) const {
 
 std::vector<double> OpTimesUs(const OpGraph& graph, const RooflineCostModel& roofline) {
   std::vector<Group> singles;
-  for (int32_t op = 0; op < graph.num_ops(); ++op) singles.push_back({{op}, {op}});
-  std::vector<double> times_us;
-  for (Nanoseconds time : roofline.Predict(graph, singles)) {
-    times_us.push_back(static_cast<double>(time.count()) / 1e3);
+  for (int32_t op = 0; op < graph.num_ops(); ++op) {
+    if (!graph.IsAllReduce(op)) singles.push_back({{op}, {op}});
+  }
+  std::vector<Nanoseconds> times = roofline.Predict(graph, singles);
+  std::vector<double> times_us(graph.num_ops(), 0.0);
+  for (size_t i = 0; i < singles.size(); ++i) {
+    times_us[singles[i].ops[0]] = static_cast<double>(times[i].count()) / 1e3;
   }
   return times_us;
 }

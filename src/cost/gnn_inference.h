@@ -73,7 +73,7 @@ class GnnCostModel : public CostModel {
   double most_;
 };
 
-/*! \brief Times of all ops alone, without launch, as `roofline`, which has no launch, says. */
+/*! \brief Times of all ops alone as `roofline`, a model without launch, says; 0 for collectives. */
 std::vector<double> OpTimesUs(const OpGraph& graph, const RooflineCostModel& roofline);
 
 }  // namespace disco_fuse

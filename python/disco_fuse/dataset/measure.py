@@ -22,7 +22,7 @@ from tvm import relax, tirx
 from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.stages import shape_of
 from disco_fuse.profile.database import Sample
-from disco_fuse.profile.kernels import buffer_sets
+from disco_fuse.profile.kernels import buffer_sets, kernel_evaluator
 
 # A reference of 64 KiB stays in the private cache and takes a few microseconds.
 _REFERENCE_ELEMENTS = 16 * 1024
@@ -80,8 +80,8 @@ class Reference:
             builder.emit_func_output(builder.emit_te(_square_plus, x))
         func = next(f for f in builder.get().functions.values() if isinstance(f, tirx.PrimFunc))
         library = compile_kernels({"reference": func}, target)
-        self._evaluate = library.mod.time_evaluator("reference", tvm.cpu(), number=1)
         self._arguments = buffer_sets([ty, ty])[0]
+        self._evaluate = kernel_evaluator(library, "reference", self._arguments)
         self.quiet_us = self.measure()
 
     def measure(self) -> float:
@@ -128,7 +128,7 @@ def measure_kernels(
     for seed in range(2):
         for name, func in functions.items():
             sets = buffer_sets([_type(buffer) for buffer in func.params], seed)
-            evaluate = library.mod.time_evaluator(name, tvm.cpu(), number=1)
+            evaluate = kernel_evaluator(library, name, sets[0])
             rounds[name].append(_rounds(evaluate, sets, reference))
             if on_measured is not None:
                 on_measured()

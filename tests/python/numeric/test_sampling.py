@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import tvm
 from click.testing import CliRunner
+from tvm import relax
 
 from disco_fuse.cli.main import main
 from disco_fuse.dataset import SampleFile, measure, sampling
 from disco_fuse.dataset.collect import collect, open_samples
 from disco_fuse.dataset.learning import load_examples
 from disco_fuse.dataset.measure import Reference, measure_kernels, timing_of
+from disco_fuse.profile.kernels import buffer_sets, kernel_evaluator
 from disco_fuse.target import host_target
 
 TINY = Path(__file__).parents[1] / "shared" / "small_workload.py"
@@ -134,6 +136,27 @@ def test_times_follow_the_work() -> None:
     kernels = {f"n{n}": _chain(n) for n in (2**12, 2**18)}
     timings = measure_kernels(kernels, target, Reference(target))
     assert timings["n262144"].sample.p10_us > 4 * timings["n4096"].sample.p10_us
+
+
+def test_short_kernels_are_timed_several_calls_at_once() -> None:
+    """A clock of 10 ns cannot tell the times of calls of 30 ns apart; that of many calls can."""
+    target = host_target()
+    library = measure.compile_kernels({"short": _chain(4), "long": _chain(2**18)}, target)
+    calls: dict[str, int] = {}
+
+    class Mod:
+        def time_evaluator(self, name: str, device: Any, number: int) -> Any:
+            calls[name] = number
+            return library.mod.time_evaluator(name, device, number=number)
+
+    class Library:
+        mod = Mod()
+
+    for name, size in (("short", 4), ("long", 2**18)):
+        (arguments, *_) = buffer_sets([relax.TensorType((size,), "float32")] * 2)
+        kernel_evaluator(Library(), name, arguments)
+    assert calls["short"] > 10
+    assert calls["long"] == 1
 
 
 def _chain(num_elements: int) -> Any:

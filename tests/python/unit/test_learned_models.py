@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import CLUSTER, DEVICE
+from graphs import CLUSTER, DEVICE, fork
 from measured_groups import chain, training_groups, true_time_us
 
 from disco_fuse.cost_model import Group, LearnedCostModel, RooflineCostModel, choose_cost_model
@@ -23,6 +23,7 @@ from disco_fuse.cost_model.gnn_training import (
     train_gnn,
 )
 from disco_fuse.cost_model.model_file import ModelFile
+from disco_fuse.graph import OpKind
 from disco_fuse.search import search
 
 CONFIG = GnnConfig(num_layers=2, hidden=16, num_heads=2, dense=16, num_epochs=40, batch=16)
@@ -66,6 +67,15 @@ def test_an_op_alone_costs_what_was_measured(saved: Any) -> None:
     times = model.predict(graph, [*singles, group, singles[0]])
     assert times[[0, 1, 3]].tolist() == [10.0, 11.0, 10.0]
     assert times[2] == model.predict(graph, [group])[0]
+
+
+def test_entries_of_allreduce_ops_are_ignored(saved: Any) -> None:
+    graph = fork()
+    group = Group(ops=(0, 1), outputs=(0, 1))
+    times = [1.0, 2.0, 3.0, np.nan, 5.0]
+    assert graph.ops[3].kind is OpKind.ALLREDUCE
+    model = load(*saved, op_times_us=np.array(times))
+    assert 0 < model.predict(graph, [group])[0] < 1e3
 
 
 def test_corrections_stay_in_the_range_of_training(saved: Any) -> None:
