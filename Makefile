@@ -20,7 +20,7 @@ build: $(INSTALLED)
 $(INSTALLED): pyproject.toml $(CMAKE_FILES) $(CPP_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(TOOLS)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation -e '.[torch,mpi,models,cuda,dev]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation -e '.[torch,mpi,xgboost,gnn,plot,models,cuda,dev]'
 	touch $@
 
 test: test-cpp test-python

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cost/cost_model.h"
+#include "cost/roofline.h"
 #include "graph/op_graph.h"
 #include "search/evaluator.h"
 #include "strategy/strategy.h"
@@ -126,6 +127,15 @@ using Fields = ffi::Map<ffi::String, ffi::Any>;
 
 FusionLimits ToLimits(const Fields& fields);
 AllReduceModel ToAllReduceModel(const Fields& fields);
+/*! \brief Groups from offsets and values of their ops, offsets and values of their outputs. */
+std::vector<Group> ToGroups(ffi::TensorView op_begin, ffi::TensorView ops,
+                            ffi::TensorView output_begin, ffi::TensorView outputs);
+/*!
+ * \brief `device`: peak, bandwidth, launch, nest.
+ * \param shares Those of flops and bandwidth of each of `op_classes`, in turn.
+ */
+DeviceSpec ToDevice(const ffi::String& name, ffi::TensorView device,
+                    const ffi::Array<ffi::String>& op_classes, ffi::TensorView shares);
 /*! \brief Fields `allreduce` and `contention_permille`. */
 Cluster ToCluster(const Fields& fields);
 

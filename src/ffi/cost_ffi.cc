@@ -29,6 +29,29 @@ Cluster ToCluster(const Fields& fields) {
           fields.at("contention_permille").cast<int32_t>()};
 }
 
+std::vector<Group> ToGroups(ffi::TensorView op_begin, ffi::TensorView ops,
+                            ffi::TensorView output_begin, ffi::TensorView outputs) {
+  std::vector<int32_t> op_at = ToVector<int32_t>(op_begin), all_ops = ToVector<int32_t>(ops);
+  std::vector<int32_t> out_at = ToVector<int32_t>(output_begin);
+  std::vector<int32_t> all_outputs = ToVector<int32_t>(outputs);
+  std::vector<Group> groups;
+  for (size_t i = 0; i + 1 < op_at.size(); ++i) {
+    groups.push_back({{all_ops.begin() + op_at[i], all_ops.begin() + op_at[i + 1]},
+                      {all_outputs.begin() + out_at[i], all_outputs.begin() + out_at[i + 1]}});
+  }
+  return groups;
+}
+
+DeviceSpec ToDevice(const ffi::String& name, ffi::TensorView device,
+                    const ffi::Array<ffi::String>& op_classes, ffi::TensorView shares) {
+  std::vector<double> numbers = ToVector<double>(device), share = ToVector<double>(shares);
+  DeviceSpec spec{std::string(name), numbers[0], numbers[1], numbers[2], numbers[3]};
+  for (size_t i = 0; i < op_classes.size(); ++i) {
+    spec.efficiency[std::string(op_classes[i])] = {share[2 * i], share[2 * i + 1]};
+  }
+  return spec;
+}
+
 namespace {
 
 /*! \brief Groups as four flat arrays: offsets and values of ops, offsets and values of outputs. */
@@ -45,28 +68,10 @@ struct FlatGroups {
   }
 };
 
-std::vector<Group> ToGroups(ffi::TensorView op_begin, ffi::TensorView ops,
-                            ffi::TensorView output_begin, ffi::TensorView outputs) {
-  std::vector<int32_t> op_at = ToVector<int32_t>(op_begin), all_ops = ToVector<int32_t>(ops);
-  std::vector<int32_t> out_at = ToVector<int32_t>(output_begin);
-  std::vector<int32_t> all_outputs = ToVector<int32_t>(outputs);
-  std::vector<Group> groups;
-  for (size_t i = 0; i + 1 < op_at.size(); ++i) {
-    groups.push_back({{all_ops.begin() + op_at[i], all_ops.begin() + op_at[i + 1]},
-                      {all_outputs.begin() + out_at[i], all_outputs.begin() + out_at[i + 1]}});
-  }
-  return groups;
-}
-
-/*! \brief `shares`: those of flops and bandwidth of each of `op_classes`, in turn. */
 CostModelRef MakeRoofline(OpGraphRef graph, ffi::String name, ffi::TensorView device,
                           ffi::Array<ffi::String> op_classes, ffi::TensorView shares,
                           ffi::TensorView op_times_us) {
-  std::vector<double> numbers = ToVector<double>(device), share = ToVector<double>(shares);
-  DeviceSpec spec{std::string(name), numbers[0], numbers[1], numbers[2], numbers[3]};
-  for (size_t i = 0; i < op_classes.size(); ++i) {
-    spec.efficiency[std::string(op_classes[i])] = {share[2 * i], share[2 * i + 1]};
-  }
+  DeviceSpec spec = ToDevice(name, device, op_classes, shares);
   return Translate([&] {
     return CostModelRef(
         std::make_unique<RooflineCostModel>(graph->graph, spec, ToVector<double>(op_times_us)));

@@ -1,0 +1,133 @@
+"""``disco-fuse eval-cost-model``: errors of cost models on groups they were not trained on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from disco_fuse.cli.output import json_option, show
+from disco_fuse.dataset.learning import (
+    MODELS,
+    Evaluation,
+    Fold,
+    evaluate,
+    family_folds,
+    load_examples,
+    model_folds,
+)
+from disco_fuse.dataset.report import noise_floor
+from disco_fuse.dataset.store import SampleFile
+
+Results = dict[str, dict[str, Evaluation]]
+
+
+@click.command(
+    name="eval-cost-model",
+    epilog="""\b
+Examples:
+  $ disco-fuse eval-cost-model samples.db --json cost.json --plot cost.png
+  $ disco-fuse eval-cost-model samples.db --models roofline,xgboost --folds 10
+""",
+)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--models", default=",".join(MODELS), show_default=True, metavar="NAMES", help="Which ones."
+)
+@click.option(
+    "--folds",
+    "num_folds",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Parts that the families of groups are cut into.",
+)
+@json_option
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="IMAGE",
+    help="Draw predicted against measured times, and the errors, of held-out families.",
+)
+def eval_cost_model(
+    file: Path, models: str, num_folds: int, json_file: str | None, plot: Path | None
+) -> None:
+    """Train on a part of the groups of FILE and predict the rest, until each was predicted once.
+
+    'families' keeps groups that are equal up to sizes together; 'leave_one_model_out' predicts the
+    groups of one model by those of the others. 'noise' is what a second measurement of the same
+    kernels differs by.
+    """
+    names = models.split(",")
+    try:
+        with SampleFile(file) as samples:
+            examples, header = load_examples(samples), samples.header
+        splits = {"families": family_folds(examples, num_folds)}
+        if len({item.measured.model for item in examples}) > 1:
+            splits["leave_one_model_out"] = model_folds(examples)
+        results: Results = {}
+        total = len(names) * sum(map(len, splits.values()))
+        # disable=None: no bar unless standard error is a terminal.
+        with tqdm(total=total, file=sys.stderr, unit="fold", disable=None) as bar:
+            for name in names:
+                results[name] = {
+                    split: evaluate(name, examples, folds, header, bar.update)
+                    for split, folds in splits.items()
+                }
+        if plot is not None:
+            _plot(results, plot)
+    except (ValueError, ImportError, OSError) as error:
+        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+    noise = noise_floor([item.measured for item in examples])
+    data: dict[str, Any] = {
+        "models": {
+            name: {split: result.to_json() for split, result in by_split.items()}
+            for name, by_split in results.items()
+        },
+        "noise": {**noise, "num_groups": len(examples)},
+        "environment": header.environment,
+        "per_model": _per_model(results, splits, [item.measured.model for item in examples]),
+    }
+    show(_rows(data), data, json_file)
+
+
+def _plot(results: Results, path: Path) -> None:
+    # Needs matplotlib, which nothing else does.
+    from disco_fuse.dataset.plot import plot_evaluations
+
+    by_name = {name: by_split["families"] for name, by_split in results.items()}
+    plot_evaluations(by_name, path, "Held-out families of fusion groups")
+
+
+def _per_model(
+    results: Results, splits: dict[str, list[Fold]], owners: list[str]
+) -> dict[str, dict[str, float]]:
+    """Share within 14% of the groups of each model of the zoo when it was left out."""
+    folds = splits.get("leave_one_model_out", [])
+    return {
+        name: {
+            owners[fold.test[0]]: by_split["leave_one_model_out"].part(fold.test)["within_14"]
+            for fold in folds
+        }
+        for name, by_split in results.items()
+    }
+
+
+def _rows(data: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("model", "split", "groups", "within 10%", "within 14%", "mean error %")
+    ]
+    items = [
+        (n, s, errors) for n, by_split in data["models"].items() for s, errors in by_split.items()
+    ]
+    items.append(("noise", "second measurement", data["noise"]))
+    for name, split, errors in items:
+        shares = (f"{errors['within_10']:.3f}", f"{errors['within_14']:.3f}")
+        rows.append(
+            (name, split, str(errors["num_groups"]), *shares, f"{100 * errors['mape']:.1f}")
+        )
+    return rows

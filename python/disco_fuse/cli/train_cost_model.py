@@ -1,0 +1,62 @@
+"""``disco-fuse train-cost-model``: learn cost models from a file of measured groups."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from disco_fuse.cli.output import json_option, show
+from disco_fuse.cost_model.registry import model_path
+from disco_fuse.dataset.learning import LEARNED, load_examples, train
+from disco_fuse.dataset.store import SampleFile
+
+
+@click.command(
+    name="train-cost-model",
+    epilog="""\b
+Examples:
+  $ disco-fuse train-cost-model samples.db -O models
+  $ disco-fuse train-cost-model samples.db -O models --models xgboost --seed 1
+""",
+)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "-O",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Write xgboost.npz and gnn.npz there.",
+)
+@click.option(
+    "--models", default=",".join(LEARNED), show_default=True, metavar="NAMES", help="Which ones."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option
+def train_cost_model(
+    file: Path, output: Path, models: str, seed: int, json_file: str | None
+) -> None:
+    """Train cost models on all groups of FILE, which 'disco-fuse sample' made.
+
+    How well they do on groups they have not seen is the business of 'disco-fuse eval-cost-model'.
+    """
+    rows: list[tuple[str, ...]] = [("model", "groups", "file", "KB", "seconds")]
+    data = {}
+    try:
+        with SampleFile(file) as samples:
+            examples, header = load_examples(samples), samples.header
+        output.mkdir(parents=True, exist_ok=True)
+        for name in models.split(","):
+            begin = time.perf_counter()
+            path = model_path(output, name)
+            train(name, examples, header, seed).save(path)
+            seconds, size = time.perf_counter() - begin, path.stat().st_size
+            rows.append(
+                (name, str(len(examples)), str(path), f"{size / 1e3:.0f}", f"{seconds:.1f}")
+            )
+            data[name] = {"file": str(path), "bytes": size, "seconds": seconds}
+    except (ValueError, ImportError, OSError) as error:
+        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+    show(rows, {"num_groups": len(examples), "models": data}, json_file)
