@@ -29,7 +29,7 @@ from disco_fuse.extract import extract
 from disco_fuse.frontend.optimizer import SGD
 from disco_fuse.frontend.torch import training_step
 from disco_fuse.insert import InsertAllReduce
-from disco_fuse.kernels.generate_matmul import GenerateMatmul
+from disco_fuse.kernels.generate import GenerateKernels
 from disco_fuse.kernels.library import library_available, load_library
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
@@ -110,8 +110,8 @@ def main() -> int:
             bar, progress = progress_bar("choosing matmuls")
             chosen = choose_generated(mod, target, database, progress)
             bar.close()
-            mod = GenerateMatmul(chosen, target)(mod)
-            say(f"generated kernels are faster for {len(chosen)} distinct matmuls")
+            mod = GenerateKernels(chosen, target)(mod)
+            say(f"generated kernels are faster for {len(chosen)} distinct matmuls and convolutions")
     extraction = extract(mod)
     graph = extraction.graph
     op_times_us = profile_in_step(mod, extraction, target, options.ranks)

@@ -20,7 +20,7 @@ from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import Extraction, extract
 from disco_fuse.fuse_ops import fuse_ops
 from disco_fuse.graph import OpKind
-from disco_fuse.kernels.generate_matmul import GenerateMatmul
+from disco_fuse.kernels.generate import GenerateKernels
 from disco_fuse.kernels.library import library_available, load_library
 from disco_fuse.plan import write_plan
 from disco_fuse.profile import ProfileDatabase, choose_generated, measure_device
@@ -100,7 +100,7 @@ class LinkBench:
         say("choose matmuls")
         with ProfileDatabase(self.folder.parent / "profile.sqlite") as database:
             chosen = choose_generated(step.mod, target, database)
-        mod = GenerateMatmul(chosen, target)(step.mod)
+        mod = GenerateKernels(chosen, target)(step.mod)
         extraction = extract(mod)
         cost_model, cluster = self._profile(mod, extraction, say)
         strategies = _strategies(mod, extraction, cost_model, cluster, say)

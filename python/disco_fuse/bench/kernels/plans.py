@@ -19,7 +19,7 @@ from disco_fuse.config import ClusterSpec, DeviceSpec, SearchConfig
 from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import Extraction, extract
 from disco_fuse.frontend.training_step import TrainingStep
-from disco_fuse.kernels.generate_matmul import GenerateMatmul
+from disco_fuse.kernels.generate import GenerateKernels
 from disco_fuse.kernels.library import library_available, load_library
 from disco_fuse.lower import lower
 from disco_fuse.plan import write_plan
@@ -95,7 +95,7 @@ def plan_model(reference: str, database_file: Path) -> ModelPlans:
     device = measure_device(target)
     with ProfileDatabase(database_file) as database:
         if library:
-            mod = GenerateMatmul(choose_generated(mod, target, database), target)(mod)
+            mod = GenerateKernels(choose_generated(mod, target, database), target)(mod)
         extraction = extract(mod)
         op_times_us = profile_ops(mod, extraction, target, database)
     cluster = ClusterSpec(
