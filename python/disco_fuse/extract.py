@@ -41,17 +41,10 @@ from disco_fuse.bindings import (
     tensor_leaves,
 )
 from disco_fuse.graph import Edge, ExternalRead, Op, OpClass, OpGraph, OpKind, OpPattern
+from disco_fuse.kernels import library
 from disco_fuse.kernels.analysis import KernelFacts, analyze, num_bytes
 from disco_fuse.kernels.convolution import LIBRARY_ATTR
 from disco_fuse.kernels.cpu.gemm import FLOPS_ATTR
-from disco_fuse.kernels.library import (
-    convolution_facts,
-    convolution_signature,
-    is_library_convolution,
-    is_library_matmul,
-    matmul_signature,
-    op_facts,
-)
 from disco_fuse.kernels.op_class import op_class
 from disco_fuse.kernels.stages import num_elements
 from disco_fuse.lower import check_single_dataflow_block
@@ -352,12 +345,12 @@ def _facts(func: tvm.tirx.PrimFunc) -> KernelFacts:
 
 
 def _describe_packed(name: str, call: Call, size: int) -> Op:
-    if is_library_matmul(call):
-        flops, read, _ = op_facts(call)
-        signature, kind_of_work = matmul_signature(call), OpClass.MATMUL
-    elif is_library_convolution(call):
-        flops, read, _ = convolution_facts(call)
-        signature, kind_of_work = convolution_signature(call), OpClass.CONVOLUTION
+    if library.is_library_matmul(call):
+        flops, read, _ = library.op_facts(call)
+        signature, kind_of_work = library.matmul_signature(call), OpClass.MATMUL
+    elif library.is_library_convolution(call):
+        flops, read, _ = library.convolution_facts(call)
+        signature, kind_of_work = library.convolution_signature(call), OpClass.CONVOLUTION
     else:
         types = [arg.ty for arg in call_inputs(call) if isinstance(arg.ty, relax.TensorType)]
         flops, read = 0.0, sum(tensor_bytes(ty) for ty in types)
