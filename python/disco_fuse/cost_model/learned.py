@@ -2,8 +2,8 @@
 
     time = launch + roofline without launch * exp(y)      y learned, cut off at what training saw
 
-A ratio carries over to models and sizes that training did not see, where an absolute time does not
-(both were tried, see CONTRIBUTING.md). An op alone costs what was measured for it.
+A ratio depends less on sizes than a time, so it should carry over better to models and sizes that
+training did not see. An op alone costs what was measured for it.
 """
 
 from __future__ import annotations
