@@ -2,16 +2,17 @@
 
     python check_gpu_host.py write FOLDER [--arch sm_90]    anywhere: plans, the CPU's results
     python check_gpu_host.py check FOLDER                   on the GPU host
+    mpirun -n 4 python check_gpu_host.py check FOLDER --mpi     one GPU a rank
 
-`check` loads each plan with TVM's runtime, runs one step and compares it with the CPU's, prints the
-time of every kernel, and runs an NCCL AllReduce on the one device. What cannot be done here is
+`check` loads each plan with TVM's runtime, runs one step and compares it with the CPU's, and prints
+the time of every kernel. The plan with AllReduces sends its gradients over NCCL, between all ranks
+with --mpi: all have the same batch, so the averages are the gradients. What cannot be done here is
 left out with a reason; the exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 import time
 from collections import defaultdict
@@ -25,24 +26,26 @@ from tvm import relax
 from disco_fuse import zoo
 from disco_fuse.baselines import baseline
 from disco_fuse.extract import extract
+from disco_fuse.insert import InsertAllReduce
 from disco_fuse.lower import lower
 from disco_fuse.plan import load_plan, write_plan
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import loopback
+from disco_fuse.runtime import Communicator, loopback, nccl
 from disco_fuse.target import GPU_ARCHS, gpu_target, host_target
 from disco_fuse.testing import mlp_arguments, mlp_step, random_strategy
 
 RTOL, ATOL = 1e-3, 1e-4
 STEPS = 20
-_FLOAT32, _SUM = 7, 0  # nccl.h: ncclFloat32, ncclSum
 
 
 def write(folder: Path, arch: str, models: tuple[str, ...] = ("bert_small",)) -> None:
     """Plans of a perceptron and of models of the zoo, and what one step of them gives on a CPU."""
-    mod = mlp_step(batch=64, widths=(96, 128, 40), gradients=False)
-    arguments = mlp_arguments(mod)
-    names = [param.name for param in mod["main"].params]
-    _write_case(folder / "mlp", mod, dict(zip(names, arguments, strict=True)), names, arch)
+    for case, averaged in (("mlp", False), ("mlp_allreduce", True)):
+        mod = mlp_step(batch=64, widths=(96, 128, 40), gradients=averaged)
+        names = [param.name for param in mod["main"].params]
+        values = dict(zip(names, mlp_arguments(mod), strict=True))
+        mod = InsertAllReduce()(mod) if averaged else mod
+        _write_case(folder / case, mod, values, names, arch)
     for name in models:
         from disco_fuse.frontend.torch import training_step
 
@@ -77,15 +80,17 @@ def _write_case(
             names=names,
         )
     np.savez(folder / "values.npz", **values)
-    outputs, state = _one_step(folder / "cpu", values)
+    outputs, state = _one_step(folder / "cpu", values, loopback())
     expected = {f"output{i}": value for i, value in enumerate(outputs)}
     np.savez(folder / "expected.npz", **expected, **state)
 
 
-def _one_step(folder: Path, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _one_step(
+    folder: Path, values: dict[str, Any], communicator: Communicator
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Outputs and state of one step of a plan."""
     plan = load_plan(folder)
-    runner = StepRunner(folder, loopback(), values)
+    runner = StepRunner(folder, communicator, values)
     outputs = runner.step([values[spec.name] for spec in plan.tensors[: plan.num_inputs]])
     return outputs, runner.values()
 
@@ -97,28 +102,39 @@ def reason_to_skip() -> str:
     return "" if tvm.cuda(0).exist else "there is no GPU"
 
 
-def check(folder: Path) -> int:
-    """All checks; the number of wrong results."""
+def check(folder: Path, *, mpi: bool = False) -> int:
+    """All checks; the number of wrong results on this rank."""
     reason = reason_to_skip()
     if reason:
         print(f"left out: {reason}")
         return 0
-    wrong = 0
-    for case in sorted(path.parent for path in folder.glob("*/expected.npz")):
-        wrong += _check_case(case)
-    return wrong + _check_nccl()
+    try:
+        communicator = nccl(None if mpi else False)
+    except RuntimeError as error:
+        if mpi:
+            raise
+        print(f"AllReduces over NCCL left out: {error}")
+        communicator = loopback()
+    cases = sorted(path.parent for path in folder.glob("*/expected.npz"))
+    return sum(_check_case(case, communicator) for case in cases)
 
 
-def _check_case(case: Path) -> int:
+def _check_case(case: Path, communicator: Communicator) -> int:
+    plan = load_plan(case / "gpu")
+    if plan.num_allreduces and communicator.device is None:
+        return 0
     values = dict(np.load(case / "values.npz"))
     expected = dict(np.load(case / "expected.npz"))
-    outputs, state = _one_step(case / "gpu", values)
+    outputs, state = _one_step(case / "gpu", values, communicator)
     actual = {f"output{i}": value for i, value in enumerate(outputs)} | state
     wrong = differences(actual, expected)
+    rank = f"rank {communicator.rank} of {communicator.world_size}, "
     for line in wrong:
-        print(f"{case.name}: WRONG {line}")
-    print(f"{case.name}: {len(actual) - len(wrong)} of {len(actual)} tensors equal the CPU's")
-    _print_times(case / "gpu", values)
+        print(f"{rank}{case.name}: WRONG {line}")
+    right = len(actual) - len(wrong)
+    print(f"{rank}{case.name}: {right} of {len(actual)} tensors equal the CPU's")
+    if communicator.rank == 0 and not plan.num_allreduces:
+        _print_times(case / "gpu", values)
     return len(wrong)
 
 
@@ -167,30 +183,6 @@ def _print_times(folder: Path, values: dict[str, Any]) -> None:
         print(f"  {seconds * 1e6:9.1f} us  {name}")
 
 
-def _check_nccl() -> int:
-    """A sum over one rank gives what went in."""
-    try:
-        nccl = ctypes.CDLL("libnccl.so.2")
-    except OSError as error:
-        print(f"NCCL left out: {error}")
-        return 0
-    sent = np.arange(1 << 20, dtype="float32")
-    source = tvm.runtime.tensor(sent, tvm.cuda(0))
-    result = tvm.runtime.tensor(np.zeros_like(sent), tvm.cuda(0))
-    communicator = ctypes.c_void_p()
-    devices = (ctypes.c_int * 1)(0)
-    status = nccl.ncclCommInitAll(ctypes.byref(communicator), 1, devices)
-    if status == 0:
-        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (source, result)]
-        count = ctypes.c_size_t(sent.size)
-        status = nccl.ncclAllReduce(*pointers, count, _FLOAT32, _SUM, communicator, None)
-        tvm.cuda(0).sync()
-        nccl.ncclCommDestroy(communicator)
-    right = status == 0 and np.array_equal(result.numpy(), sent)
-    print(f"NCCL AllReduce on one device: {'right' if right else f'WRONG, status {status}'}")
-    return 0 if right else 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -200,11 +192,13 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("folder", type=Path)
         if name == "write":
             command.add_argument("--arch", choices=GPU_ARCHS, default="sm_90")
+        else:
+            command.add_argument("--mpi", action="store_true", help="one of several ranks")
     options = parser.parse_args(arguments)
     if options.command == "write":
         write(options.folder, options.arch)
         return 0
-    return 1 if check(options.folder) else 0
+    return 1 if check(options.folder, mpi=options.mpi) else 0
 
 
 if __name__ == "__main__":

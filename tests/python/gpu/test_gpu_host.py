@@ -21,6 +21,10 @@ def test_plans_are_written_and_left_out_without_a_gpu(
 ) -> None:
     check_gpu_host.write(tmp_path, "sm_80", models=())
     assert load_plan(tmp_path / "mlp" / "gpu").needs["gpu"] == "sm_80"
+    assert load_plan(tmp_path / "mlp_allreduce" / "gpu").num_allreduces > 0
+    for name, value in np.load(tmp_path / "mlp" / "expected.npz").items():
+        same = np.load(tmp_path / "mlp_allreduce" / "expected.npz")[name]
+        np.testing.assert_allclose(same, value, rtol=1e-5, atol=1e-6)
     expected = dict(np.load(tmp_path / "mlp" / "expected.npz"))
     assert sorted(expected) == ["output0", "v0", "v1", "w0", "w1"]
     assert not np.array_equal(expected["w0"], np.load(tmp_path / "mlp" / "values.npz")["w0"])
