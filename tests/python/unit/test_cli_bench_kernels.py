@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from disco_fuse.bench.kernels.model import build_model, model_row, time_synthetic
 from disco_fuse.bench.kernels.peak import step_peak_bytes
-from disco_fuse.bench.kernels.steps import measure_steps, wrong_losses
+from disco_fuse.bench.kernels.steps import CHECKED_STEPS, measure_steps, wrong_losses
 from disco_fuse.cli import bench_kernels
 from disco_fuse.cli.main import main
 
@@ -155,6 +155,8 @@ def test_losses_are_compared_step_by_step() -> None:
     assert wrong_losses({**good, "torch_eager": [2.0, 1.0]}) == []
     (problem,) = wrong_losses({**good, "torch_eager": [2.1, 1.0], "unfused": [2.1, 1.0]})[:1]
     assert problem.startswith("loss of disco_fuse in step 1 is 2.000000")
+    late = {name: [2.0] * CHECKED_STEPS + [1.0] for name in (*good, "torch_eager")}
+    assert wrong_losses({**late, "torch_eager": [2.0] * CHECKED_STEPS + [1.1]}) == []
     nan = wrong_losses({**good, "torch_eager": [2.0, 1.0], "unfused": [2.0, float("nan")]})
     assert [p.split(" is ")[0] for p in nan] == ["loss of unfused in step 2"]
 
