@@ -90,7 +90,7 @@ def rules_used() -> Iterator[list[str]]:
             if rest:
                 names.append(rule)
 
-    logger = logging.getLogger("disco_fuse.kernels.cuda")
+    logger = logging.getLogger("disco_fuse.kernels")
     handler, level = Note(), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
