@@ -28,7 +28,11 @@ from disco_fuse.bindings import dtype_name, static_shape
 from disco_fuse.build import build
 from disco_fuse.config import UNCAPPED
 from disco_fuse.extract import Extraction
-from disco_fuse.kernels.library import is_library_matmul, load_library
+from disco_fuse.kernels.library import (
+    is_library_convolution,
+    is_library_matmul,
+    load_library,
+)
 from disco_fuse.launch import run
 from disco_fuse.profile.allreduce import RunRanks
 from disco_fuse.runtime import Communicator, EventKind, Session, abort_on_error, loopback, mpi
@@ -77,8 +81,9 @@ def profile_in_step(
         built = build(apply(mod, extraction, unfused), target)
         built.executable.export_library(str(folder / "step.so"))
         params = [[list(static_shape(p.ty)), dtype_name(p.ty)] for p in mod["main"].params]
-        needs_blas = any(is_library_matmul(b.value) for b in extraction.bindings)
-        spec = {"params": params, "needs_blas": needs_blas, "num_ranks": num_ranks}
+        calls = [b.value for b in extraction.bindings]
+        needs_library = any(is_library_matmul(c) or is_library_convolution(c) for c in calls)
+        spec = {"params": params, "needs_library": needs_library, "num_ranks": num_ranks}
         (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
         program = ["-m", "disco_fuse.profile.in_step", str(folder)]
         finished = run_ranks(program, num_ranks, timeout_s=_TIMEOUT_S)
@@ -94,7 +99,7 @@ def profile_in_step(
 def time_kernels(folder: Path, communicator: Communicator) -> list[float]:
     """What one rank does: microseconds of each kernel of the step, in order, mean over ranks."""
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-    if spec["needs_blas"]:
+    if spec["needs_library"]:
         load_library()
     module = tvm.runtime.load_module(str(folder / "step.so"))
     machine = relax.VirtualMachine(module, tvm.cpu())

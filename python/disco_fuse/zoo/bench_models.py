@@ -6,60 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - the name used everywhere
-from torch import nn
 
 from disco_fuse.workload import Batch, Workload
 from disco_fuse.zoo.bert import Bert, masked_tokens
 from disco_fuse.zoo.byte_gpt import ByteGPT, next_byte_loss, text_batches
 from disco_fuse.zoo.definition import define, images, next_tokens, token_loss
+from disco_fuse.zoo.medium import ResNet18
 from disco_fuse.zoo.rnnlm import RNNLM
 from disco_fuse.zoo.vgg import VGG
-
-
-class BasicBlock(nn.Module):  # type: ignore[misc]
-    """relu(shortcut(x) + two 3x3 convolutions of x), each with batch norm."""
-
-    def __init__(self, channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, channels, height, width] to [batch, width, height / stride, width / stride]."""
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
-
-
-class CifarResNet18(nn.Module):  # type: ignore[misc]
-    """ResNet18 (He et al., CVPR 2016) with a 3x3 convolution at the start, for images of 32 px."""
-
-    def __init__(self, width: int = 64, classes: int = 10) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        blocks: list[nn.Module] = []
-        channels = width
-        for stage in range(4):
-            for stride in (2 if stage > 0 else 1, 1):
-                blocks.append(BasicBlock(channels, width << stage, stride))
-                channels = width << stage
-        self.blocks = nn.Sequential(*blocks)
-        self.classifier = nn.Linear(channels, classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images [batch, 3, 32, 32] to logits [batch, classes]."""
-        x = self.blocks(F.relu(self.norm(self.conv(images))))
-        logits: torch.Tensor = self.classifier(x.mean((2, 3)))
-        return logits
 
 
 def bert_mini() -> Workload:
@@ -71,7 +26,7 @@ def bert_mini() -> Workload:
 def resnet18_cifar() -> Workload:
     """Batch 8 of 32 px, 10 classes: 11.2 M parameters."""
     batches = images(batch=8, size=32, classes=10)
-    return define("resnet18_cifar", CifarResNet18, batches, F.cross_entropy)
+    return define("resnet18_cifar", ResNet18, batches, F.cross_entropy)
 
 
 def byte_gpt() -> Workload:

@@ -50,6 +50,16 @@ def test_every_kernel_has_a_time_and_messages_have_none(
     assert named[large.name] > named[small.name]
 
 
+def test_convolutions_of_the_library_need_it_too() -> None:
+    """A step whose only library calls are convolutions."""
+    model, batch = torch.nn.Conv2d(3, 4, 3), [torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6, 6)]
+    loss = torch.nn.functional.mse_loss
+    step = training_step(model, batch, loss=loss, optimizer=SGD(lr=0.1))
+    mod = lower(InsertAllReduce()(step.mod), host_target(), library=library_available())
+    times_us = profile_in_step(mod, extract(mod), host_target(), 1)
+    assert (times_us > 0).any()
+
+
 def test_a_failed_rank_is_an_error() -> None:
     mod, extraction = two_layers()
 
