@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import tvm_ffi
 from tvm import relax
@@ -30,11 +31,20 @@ def packed_name(call: Call) -> str:
     return str(call.args[0].global_symbol)
 
 
+def is_packed_call(expr: Any, name: str) -> bool:
+    """Whether ``expr`` is a ``call_dps_packed`` of the packed function ``name``."""
+    return (
+        is_op(expr, "relax.call_dps_packed")
+        and isinstance(expr.args[0], relax.ExternFunc)
+        and packed_name(expr) == name
+    )
+
+
 def reduction_of(call: relax.Expr) -> str | None:
     """The reduction of an allreduce call ("avg", "sum", ...), None if ``call`` is none."""
     if is_op(call, ALLREDUCE_OP):
         return str(call.attrs.op_type)
-    if is_op(call, "relax.call_dps_packed") and packed_name(call) == _LEGALISED_ALLREDUCE:
+    if is_packed_call(call, _LEGALISED_ALLREDUCE):
         return _REDUCTIONS[int(call.args[1].fields[1].values[0])]
     return None
 

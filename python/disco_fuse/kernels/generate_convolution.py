@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from disco_fuse.bindings import static_shape
@@ -31,6 +31,7 @@ from disco_fuse.kernels.library import (
     is_library_convolution,
 )
 from disco_fuse.kernels.op_class import OP_CLASS_ATTR
+from disco_fuse.kernels.replace_calls import replace_calls
 
 _NAMES = {"small": "convolution", "large": "input_gradient", "weight": "weight_gradient"}
 
@@ -93,28 +94,12 @@ def generated_convolution(call: Any, target: Target) -> tirx.PrimFunc:
 def _generate(
     mod: tvm.IRModule, signatures: Collection[str] | None, target: Target
 ) -> tvm.IRModule:
-    main = mod["main"]
-    others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(others))
-
-    def rewritten(binding: Any) -> Any:
-        call = binding.value
-        if not isinstance(binding, relax.VarBinding) or not is_library_convolution(call):
-            return binding
+    def kernel_of(call: Any) -> tuple[str, tirx.PrimFunc] | None:
+        if not is_library_convolution(call) or not can_generate(call):
+            return None
         if signatures is not None and convolution_signature(call) not in signatures:
-            return binding
-        if not can_generate(call):
-            return binding
+            return None
         name = _NAMES[convolution_plan_of(call).result]
-        kernel = builder.add_func(generated_convolution(call, target), name)
-        a, b, _ = call.args[1].fields
-        return relax.VarBinding(binding.var, relax.call_tir(kernel, [a, b], call.ty))
+        return name, generated_convolution(call, target)
 
-    blocks = [
-        type(block)([rewritten(binding) for binding in block.bindings])
-        for block in main.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    new = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    builder.add_func(new, "main")
-    return relax.transform.Normalize()(builder.get().with_attrs(mod.attrs or {}))
+    return replace_calls(mod, kernel_of)

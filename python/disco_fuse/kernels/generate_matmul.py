@@ -13,11 +13,12 @@ from collections.abc import Collection
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from disco_fuse.kernels.cpu.gemm import generate_gemm
 from disco_fuse.kernels.library import is_library_matmul, matmul_signature, plan_of
+from disco_fuse.kernels.replace_calls import replace_calls
 
 
 def GenerateMatmul(  # noqa: N802 - the name of a pass
@@ -50,25 +51,11 @@ def generated_kernel(call: Any, target: Target) -> tirx.PrimFunc:
 def _generate(
     mod: tvm.IRModule, signatures: Collection[str] | None, target: Target
 ) -> tvm.IRModule:
-    main = mod["main"]
-    others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(others))
-
-    def rewritten(binding: Any) -> Any:
-        call = binding.value
-        if not isinstance(binding, relax.VarBinding) or not is_library_matmul(call):
-            return binding
+    def kernel_of(call: Any) -> tuple[str, tirx.PrimFunc] | None:
+        if not is_library_matmul(call):
+            return None
         if signatures is not None and matmul_signature(call) not in signatures:
-            return binding
-        kernel = builder.add_func(generated_kernel(call, target), "matmul")
-        a, b, _ = call.args[1].fields
-        return relax.VarBinding(binding.var, relax.call_tir(kernel, [a, b], call.ty))
+            return None
+        return "matmul", generated_kernel(call, target)
 
-    blocks = [
-        type(block)([rewritten(binding) for binding in block.bindings])
-        for block in main.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    new = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    builder.add_func(new, "main")
-    return relax.transform.Normalize()(builder.get().with_attrs(mod.attrs or {}))
+    return replace_calls(mod, kernel_of)

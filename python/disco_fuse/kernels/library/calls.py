@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import Shape
 
+from disco_fuse.bindings import is_packed_call
 from disco_fuse.kernels.library.plan import GemmPlan, Operand
 
 FUNCTION_NAME = "disco_fuse.kernels.matmul"
@@ -32,13 +33,7 @@ def emit_call(a: Any, b: Any, plan: GemmPlan, out_ty: Any) -> Any:
 
 def is_library_matmul(expr: Any) -> bool:
     """Whether an expression is a matmul that :func:`DispatchMatmul` dispatched."""
-    return (
-        isinstance(expr, tvm.ir.Call)
-        and isinstance(expr.op, tvm.ir.Op)
-        and expr.op.name == "relax.call_dps_packed"
-        and isinstance(expr.args[0], relax.ExternFunc)
-        and str(expr.args[0].global_symbol) == FUNCTION_NAME
-    )
+    return is_packed_call(expr, FUNCTION_NAME)
 
 
 def plan_of(call: Any) -> GemmPlan:

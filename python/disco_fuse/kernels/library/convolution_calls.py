@@ -20,6 +20,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import Shape
 
+from disco_fuse.bindings import is_packed_call
 from disco_fuse.kernels.library.calls import OpFacts, static_shape
 
 CONVOLUTION_NAME = "disco_fuse.kernels.convolution"
@@ -73,13 +74,7 @@ def emit_convolution(a: Any, b: Any, plan: ConvolutionPlan, out_ty: Any) -> Any:
 
 def is_library_convolution(expr: Any) -> bool:
     """Whether an expression is a convolution, or a gradient of one, that is a library call."""
-    return (
-        isinstance(expr, tvm.ir.Call)
-        and isinstance(expr.op, tvm.ir.Op)
-        and expr.op.name == "relax.call_dps_packed"
-        and isinstance(expr.args[0], relax.ExternFunc)
-        and str(expr.args[0].global_symbol) == CONVOLUTION_NAME
-    )
+    return is_packed_call(expr, CONVOLUTION_NAME)
 
 
 def convolution_plan_of(call: Any) -> ConvolutionPlan:
