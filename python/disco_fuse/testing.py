@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,3 +128,29 @@ def random_strategy(graph: OpGraph, seed: int, num_edits: int | None = None) -> 
         if done == most:
             break
     return strategy
+
+
+def group_module(build: Callable[..., Any], types: Sequence[relax.TensorType]) -> tvm.IRModule:
+    """A module whose main calls one fusion group, neither legalised nor fused yet.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(emit, *variables)`` emits Relax ops and returns the group's output, or a list.
+    types : sequence of TensorType
+        Of the variables.
+    """
+    builder = relax.BlockBuilder()
+    inner = [relax.Var(f"p{k}", ty) for k, ty in enumerate(types)]
+    with builder.function("group", inner, attrs={"Primitive": True}, private=True):
+        with builder.dataflow():
+            values = build(builder.emit, *inner)
+            values = values if isinstance(values, list) else [values]
+            outputs = [builder.emit_output(value) for value in values]
+        name = builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    outer = [relax.Var(f"x{k}", ty) for k, ty in enumerate(types)]
+    with builder.function("main", outer):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Call(name, outer))
+        builder.emit_func_output(result)
+    return builder.get()

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 
 from disco_fuse.kernels.cpu import MarkOps
 from disco_fuse.target import gpu_target
+from disco_fuse.testing import group_module
 
 TARGET = gpu_target("sm_90")
 
@@ -31,20 +32,7 @@ def fused(build: Build, specs: Sequence[Spec]) -> tirx.PrimFunc:
 
     `build(emit, *variables)` emits Relax ops and returns the group's outputs.
     """
-    builder = relax.BlockBuilder()
     types = [relax.TensorType(shape, dtype) for shape, dtype in specs]
-    inner = [relax.Var(f"p{k}", ty) for k, ty in enumerate(types)]
-    with builder.function("group", inner, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            values = build(builder.emit, *inner)
-            values = values if isinstance(values, list) else [values]
-            outputs = [builder.emit_output(value) for value in values]
-        name = builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    outer = [relax.Var(f"x{k}", ty) for k, ty in enumerate(types)]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(name, outer))
-        builder.emit_func_output(result)
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -53,7 +41,7 @@ def fused(build: Build, specs: Sequence[Spec]) -> tirx.PrimFunc:
         relax.transform.DeadCodeElimination(),
     ]
     with TARGET:
-        mod = tvm.transform.Sequential(passes)(builder.get())
+        mod = tvm.transform.Sequential(passes)(group_module(build, types))
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     return func
 

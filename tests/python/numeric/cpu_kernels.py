@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 
 from disco_fuse.kernels.cpu import BUILD_CONFIG, MarkOps, ScheduleCPU
+from disco_fuse.testing import group_module
 
 TARGETS = {
     "avx512": Target({"kind": "llvm", "mcpu": "x86-64-v4"}),
@@ -42,20 +43,7 @@ def group(build: Build, specs: Sequence[TensorSpec]) -> tvm.IRModule:
 
     `build(emit, *variables)` emits Relax ops and returns the group's outputs.
     """
-    builder = relax.BlockBuilder()
     types = [relax.TensorType(shape, dtype) for shape, dtype in specs]
-    inner = [relax.Var(f"p{k}", ty) for k, ty in enumerate(types)]
-    with builder.function("group", inner, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            values = build(builder.emit, *inner)
-            values = values if isinstance(values, list) else [values]
-            outputs = [builder.emit_output(value) for value in values]
-        name = builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    outer = [relax.Var(f"x{k}", ty) for k, ty in enumerate(types)]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(name, outer))
-        builder.emit_func_output(result)
     passes = [
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(),
@@ -64,7 +52,7 @@ def group(build: Build, specs: Sequence[TensorSpec]) -> tvm.IRModule:
         relax.transform.FuseTIR(),
     ]
     with TARGET:
-        return tvm.transform.Sequential(passes)(builder.get())
+        return tvm.transform.Sequential(passes)(group_module(build, types))
 
 
 def kernel(module: tvm.IRModule) -> tirx.PrimFunc:

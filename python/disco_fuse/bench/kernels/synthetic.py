@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from disco_fuse.kernels.cpu import MarkOps
+from disco_fuse.testing import group_module
 
 Build = Callable[..., list[Any]]
 _ROWS, _COLUMNS = 20_480, 1_024  # 80 MiB in float32
@@ -42,18 +43,6 @@ def _fused(group: _Group, target: tvm.target.Target, scale: int) -> tirx.PrimFun
         relax.TensorType((max(1, shape[0] // scale), *shape[1:]), dtype)
         for shape, dtype in group.inputs
     ]
-    builder = relax.BlockBuilder()
-    inner = [relax.Var(f"p{k}", ty) for k, ty in enumerate(types)]
-    with builder.function(group.name, inner, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            values = group.build(builder.emit, *inner)
-            outputs = [builder.emit_output(value) for value in values]
-        name = builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    outer = [relax.Var(f"x{k}", ty) for k, ty in enumerate(types)]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(name, outer))
-        builder.emit_func_output(result)
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -61,7 +50,7 @@ def _fused(group: _Group, target: tvm.target.Target, scale: int) -> tirx.PrimFun
         relax.transform.FuseTIR(),
     ]
     with target:
-        mod = tvm.transform.Sequential(passes)(builder.get())
+        mod = tvm.transform.Sequential(passes)(group_module(group.build, types))
     (kernel,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     return kernel
 
