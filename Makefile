@@ -7,6 +7,10 @@ INSTALLED := $(VENV)/.installed
 CPP_BUILD := build/cpp
 CPP_SOURCES := $(shell find src tests/cpp -name '*.cc' -o -name '*.h')
 CMAKE_FILES := CMakeLists.txt $(shell find src cmake tests/cpp -name 'CMakeLists.txt' -o -name '*.cmake')
+PYTEST := $(BIN)/python -m pytest
+QUICK := not models and not slow and not bench
+# Tests that start no ranks share the two cores; those that do have both.
+ONE_PROCESS := tests/python/unit tests/python/numeric tests/python/gpu
 # torch by exact pin: any other request may bring a CUDA build of several gigabytes.
 TOOLS := torch==2.13.0 apache-tvm-ffi==0.1.14.post1 scikit-build-core==1.1.2 cmake==4.4.5 ninja==1.13.2
 
@@ -29,10 +33,11 @@ test-cpp: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cpp/run.sh $(CPP_BUILD)
 
 test-python: build
-	$(BIN)/python -m pytest -m 'not models and not slow and not bench'
+	$(PYTEST) -n 2 --dist loadfile -m '$(QUICK)' $(ONE_PROCESS)
+	$(PYTEST) -m '$(QUICK)' tests/python/distributed
 
 test-all: test-cpp
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: build
 	$(BIN)/ruff check --no-cache .

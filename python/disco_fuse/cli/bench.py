@@ -41,6 +41,8 @@ HEADER = (
     "FO ms",
     "exposed ms",
     "simulated",
+    "step simulated",
+    "bound ms",
     "overhead ms",
 )
 _FILE = "disco_fuse.zoo.bench_models"
@@ -203,6 +205,8 @@ def table(runs: list[dict[str, Any]]) -> list[list[str]]:
                 f"{run_['fo_ms']:.1f}",
                 f"{run_['exposed_ms']:.1f}",
                 f"{run_['simulated_exposed_ms']:.1f}",
+                f"{run_['simulated_ms']['disco_fuse']:.1f}",
+                f"{run_['lower_bound_ms']:.1f}",
                 f"{run_['overhead_ms']:.1f}",
             ]
         )

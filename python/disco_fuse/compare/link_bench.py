@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from disco_fuse.baselines import evaluate_baselines
+from disco_fuse.bound import lower_bound_us
 from disco_fuse.compare.driver import Comparison, compare
 from disco_fuse.compare.report import best_baseline
 from disco_fuse.compare.spec import DdpOptions
@@ -83,7 +84,8 @@ class LinkBench:
             PyTorch failed, with the reason in ``failed``); ``fo_ms``, ``fo_cpu_ms``, see
             :mod:`disco_fuse.compare.limits`; ``exposed_ms``, ``overhead_ms`` of DisCoFuse, see
             :class:`~disco_fuse.compare.report.Breakdown`; ``simulated_ms`` by strategy;
-            ``simulated_exposed_ms``; ``best_baseline``; ``allreduces``; ``copied_bytes``;
+            ``simulated_exposed_ms``; ``lower_bound_ms``: no strategy has a shorter simulated step;
+            ``best_baseline``; ``allreduces``; ``copied_bytes``;
             ``cluster``.
 
         Raises
@@ -137,7 +139,11 @@ class LinkBench:
             timeout_s=_TIMEOUT_S,
             run_ranks=self.run_ranks,
         )
-        return {**self._report(comparison, timelines), "cluster": _describe(cluster)}
+        return {
+            **self._report(comparison, timelines),
+            "lower_bound_ms": lower_bound_us(extraction.graph, cost_model, cluster) / 1e3,
+            "cluster": _describe(cluster),
+        }
 
     def _profile(
         self, mod: Any, extraction: Extraction, say: Say

@@ -3,9 +3,11 @@
 The simulator knows one curve (how long a message is under way) and one factor (by how much compute
 is slower meanwhile). Measured are, for each size, the time under way ``f`` and what is stolen from
 compute, ``s``. Compute that goes at 1 / contention for ``f`` loses ``f (1 - 1 / contention)``, so
-the factor follows from the median of ``s / f`` over the larger half of the sizes (a small one is
-under way for less than the thread takes to wake up), and where a size steals more than that, its
-time is raised until the loss is ``s``: compute is what a step runs out of.
+the factor follows from the median of ``s / f`` over the larger half of the sizes. A small message
+steals more than that, since it is under way for less than the thread takes to wake up: the time of
+one of the smaller half is raised until the loss is ``s``, for compute is what a step runs out of.
+The larger half is left alone: there a larger ``s / f`` is noise, and raising would keep only the
+noise of one sign (unless a message steals more than all of its time, which no factor can say).
 """
 
 from __future__ import annotations
@@ -54,10 +56,12 @@ class TransportProfile:
         """From measurements of at least two sizes (the formula stands at the top of this file)."""
         flight = np.array([cost.flight_us for cost in costs])
         stolen = np.array([cost.stolen_us for cost in costs])
-        larger = np.argsort([cost.num_bytes for cost in costs])[len(costs) // 2 :]
+        order = np.argsort([cost.num_bytes for cost in costs])
+        smaller, larger = np.split(order, [len(costs) // 2])
         share = min(float(np.median((stolen / flight)[larger])), _MOST_STOLEN)
+        flight = np.maximum(flight, stolen / _MOST_STOLEN)
         if share > 0:
-            flight = np.maximum(flight, stolen / share)
+            flight[smaller] = np.maximum(flight[smaller], stolen[smaller] / share)
         return cls(
             allreduce=AllReduceModel.fit([cost.num_bytes for cost in costs], flight),
             contention=1 / (1 - share),

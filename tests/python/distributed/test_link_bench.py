@@ -50,4 +50,5 @@ def test_report(run_ranks: RunRanks, folder: Path) -> None:  # noqa: ARG001 - sk
     assert min(report["exposed_ms"], report["overhead_ms"]) >= 0
     assert report["copied_bytes"] == 0
     assert report["simulated_exposed_ms"] <= report["simulated_ms"]["disco_fuse"]
+    assert 0 < report["lower_bound_ms"] <= report["simulated_ms"]["disco_fuse"]
     assert min(report["simulated_ms"].values()) == report["simulated_ms"]["disco_fuse"]

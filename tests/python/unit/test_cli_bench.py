@@ -27,6 +27,8 @@ def result(model: str, **changes: Any) -> dict[str, Any]:
         "fo_cpu_ms": 160.0,
         "exposed_ms": 5.0,
         "simulated_exposed_ms": 4.0,
+        "simulated_ms": {"disco_fuse": 165.0},
+        "lower_bound_ms": 150.0,
         "overhead_ms": 1.0,
         **changes,
     }

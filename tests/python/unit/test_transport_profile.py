@@ -32,6 +32,14 @@ def test_compute_loses_what_was_stolen_where_a_size_steals_more_than_others() ->
     assert lost == pytest.approx(40.0, rel=0.15)  # the curve is a fit
 
 
+def test_noise_of_large_messages_does_not_make_them_longer() -> None:
+    flight = [20.0, 200.0, 1000.0, 16000.0]
+    stolen = [2.0, 20.0, 300.0, 1600.0]  # of the larger half 30% and 10%
+    profile = TransportProfile.fit(costs(flight, stolen))
+    assert profile.contention == pytest.approx(1 / (1 - 0.2))
+    assert profile.allreduce.time_us(SIZES[2]) == pytest.approx(1000.0, rel=0.1)  # not 1500
+
+
 def test_a_transport_with_a_core_of_its_own_costs_compute_nothing() -> None:
     profile = TransportProfile.fit(costs([20.0, 60.0, 800.0, 12000.0], [0.0] * 4))
     assert profile.contention == 1.0
