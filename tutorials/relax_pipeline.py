@@ -42,7 +42,7 @@ class Regression:
 
     @R.function
     def backbone(
-        x: R.Tensor((32, 8), "float32"),
+        x: R.Tensor((32, 8), "float32"),  # noqa: N805 - TVMScript, not a method
         w1: R.Tensor((8, 64), "float32"),
         b1: R.Tensor((64,), "float32"),
         w2: R.Tensor((64, 64), "float32"),
