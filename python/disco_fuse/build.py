@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 
 from disco_fuse.apply import START
+from disco_fuse.arena import Arena, place
 from disco_fuse.bindings import is_op
 from disco_fuse.bucket_memory import PlaceGradients
 from disco_fuse.donate import DonateBuffers
@@ -19,6 +20,7 @@ from disco_fuse.kernels.cpu import BUILD_CONFIG, ScheduleCPU
 from disco_fuse.kernels.cuda import ScheduleCUDA
 from disco_fuse.kernels.library import is_library_convolution, is_library_matmul
 from disco_fuse.objects import compile_kernels
+from disco_fuse.plan_memory import PlanMemory, step_buffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +160,8 @@ def vm_pipeline(*, place_gradients: bool = False) -> tvm.transform.Pass:
     """
     return tvm.transform.Sequential(
         [
-            relax.transform.CallTIRRewrite(),
-            *([PlaceGradients()] if place_gradients else []),
-            relax.transform.StaticPlanBlockMemory(),
+            *_allocation_passes(place_gradients),
+            PlanMemory(),
             relax.transform.LowerAllocTensor(),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
@@ -169,6 +170,27 @@ def vm_pipeline(*, place_gradients: bool = False) -> tvm.transform.Pass:
             relax.transform.AttachGlobalSymbol(),
         ]
     )
+
+
+def _allocation_passes(place_gradients: bool) -> list[tvm.transform.Pass]:
+    """What gives every output of a kernel an allocation, or a place in its bucket."""
+    placing = [PlaceGradients()] if place_gradients else []
+    return [relax.transform.CallTIRRewrite(), *placing]
+
+
+def step_arena(mod: tvm.IRModule, target: tvm.target.Target) -> Arena:
+    """The memory that :func:`build` plans for a step; schedules and compiles nothing.
+
+    Parameters
+    ----------
+    mod, target
+        As for :func:`build`.
+    """
+    unscheduled = schedule_step(mod, target, tvm.transform.Sequential([]))
+    passes = _allocation_passes(target.kind.name == "llvm")
+    with target:
+        allocated = tvm.transform.Sequential(passes)(unscheduled)
+    return place(step_buffers(allocated["main"]).lifetimes)
 
 
 def _count(mod: tvm.IRModule) -> tuple[int, int, int]:

@@ -44,6 +44,7 @@ def measured(**changes: float) -> dict[str, Any]:
     return {"times_ms": times, "cpu_ms": times, "losses": losses, "failed": failed}
 
 
+ARENA = {"arena_bytes": 2_000_000, "live_bytes": 1_500_000}
 GROUP = {
     "model": "gpt2",
     "name": "sum",
@@ -68,7 +69,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
                 raise ValueError("this model is broken")
             kernels = {"disco_fuse": 4, "unfused": 9, "fuse_ops": 6}
             groups = [GROUP] if arguments[-1] else []
-            return {"kernels": kernels, "ops": 9, "groups": groups}
+            return {"kernels": kernels, "ops": 9, "groups": groups, **ARENA}
         if function is measure_steps:
             return measured(unfused=2.3) if "rnnlm" in arguments[0] else measured()
         if function is step_peak_bytes:
@@ -91,6 +92,7 @@ def test_json_has_the_agreed_keys_medians_and_spread(asked: list[tuple[Any, ...]
     assert row["best_ms"]["disco_fuse"] == 1.0
     assert row["spread_ms"]["disco_fuse"] == pytest.approx([1.2, 2.8])
     assert (row["peak_mb"], row["torch_peak_mb"]) == (3.0, 2.5)
+    assert (row["arena_mb"], row["live_mb"]) == (2.0, 1.5)
     assert row["torch_compile_ms"] is None
     assert row["torch_compile_failure"] == "RuntimeError: no compiler"
     assert [group["model"] for group in data["groups"]] == ["gpt2", "synthetic"]
@@ -165,7 +167,7 @@ def test_a_row_counts_rounds_of_the_side_with_fewest() -> None:
     times = measured()
     times["times_ms"]["unfused"] = [1.0]
     peaks = {"disco_fuse": 1, "torch_eager": 1}
-    assert model_row("m", {"ops": 1, "kernels": {}}, times, peaks)["rounds"] == 1
+    assert model_row("m", {"ops": 1, "kernels": {}, **ARENA}, times, peaks)["rounds"] == 1
 
 
 def test_the_whole_command_on_a_tiny_model() -> None:
@@ -173,6 +175,7 @@ def test_the_whole_command_on_a_tiny_model() -> None:
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)["models"]
     assert row["rounds"] == 2
+    assert 0 < row["live_mb"] <= row["arena_mb"] < 1.0
     assert all(row[f"{side}_ms"] > 0 for side in ("disco_fuse", "unfused", "torch_eager"))
     assert row["kernels"]["disco_fuse"] < row["kernels"]["fuse_ops"] < row["kernels"]["unfused"]
     assert row["losses"]["disco_fuse"] == pytest.approx(row["losses"]["torch_eager"], rel=1e-4)

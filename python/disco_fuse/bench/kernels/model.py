@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from disco_fuse.apply import apply
 from disco_fuse.bench.kernels.groups import time_groups, time_kernels
-from disco_fuse.bench.kernels.plans import plan_model, write_plans
+from disco_fuse.bench.kernels.plans import DISCO_FUSE, plan_model, write_plans
 from disco_fuse.bench.kernels.steps import SIDES, TORCH_COMPILE, wrong_losses
 from disco_fuse.bench.kernels.synthetic import synthetic_kernels
+from disco_fuse.build import step_arena
 from disco_fuse.profile import measure_device
 from disco_fuse.target import host_target
 
@@ -27,12 +29,17 @@ def build_model(
     Returns
     -------
     dict
-        ``kernels`` (strategy -> calls of a step), ``ops``, and ``groups``.
+        ``kernels`` (strategy -> calls of a step), ``ops``, ``groups``, and of DisCoFuse's step
+        ``arena_bytes`` and ``live_bytes`` (see :class:`disco_fuse.arena.Arena`).
     """
     plans = plan_model(reference, Path(database_file))
     kernels = write_plans(plans, name, Path(folder))
     groups = time_groups(plans, name, _GROUP_REPEATS) if with_groups else []
+    fused = apply(plans.mod, plans.extraction, plans.strategies[DISCO_FUSE])
+    arena = step_arena(fused, plans.target)
     return {
+        "arena_bytes": arena.num_bytes,
+        "live_bytes": arena.live_bytes,
         "kernels": kernels,
         "ops": plans.extraction.graph.num_ops,
         "groups": [group.to_json() for group in groups],
@@ -57,7 +64,8 @@ def model_row(
     """A row of the JSON file.
 
     ``<side>_ms`` are medians, None for a ``torch.compile`` that was not measured; ``peak_mb`` is
-    in 10**6 bytes. ``problems`` says which losses are wrong.
+    in 10**6 bytes, as are ``arena_mb``, the part of it that was planned, and ``live_mb``, the least
+    that any placement needs in this order of kernels. ``problems`` says which losses are wrong.
     """
     times = measured["times_ms"]
     row: dict[str, Any] = {"name": name}
@@ -65,6 +73,8 @@ def model_row(
         row[f"{side}_ms"] = float(np.median(times[side])) if side in times else None
     row["peak_mb"] = peak_bytes["disco_fuse"] / 1e6
     row["torch_peak_mb"] = peak_bytes["torch_eager"] / 1e6
+    row["arena_mb"] = built["arena_bytes"] / 1e6
+    row["live_mb"] = built["live_bytes"] / 1e6
     row["best_ms"] = {side: min(values) for side, values in times.items()}
     row["spread_ms"] = {
         side: [float(p) for p in np.percentile(values, [10, 90])] for side, values in times.items()
