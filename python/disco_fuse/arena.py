@@ -15,6 +15,7 @@ worst moment, which :attr:`Arena.live_bytes` states.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,7 +101,7 @@ def overlaps(lifetimes: Sequence[Lifetime], arena: Arena) -> list[str]:
     for now in sorted(born):
         alive = [index for index in alive if lifetimes[index].end >= now] + born[now]
         alive.sort(key=lambda index: arena.offsets[index])
-        for lower, upper in zip(alive, alive[1:], strict=False):
+        for lower, upper in itertools.pairwise(alive):
             if arena.offsets[lower] + lifetimes[lower].num_bytes > arena.offsets[upper]:
                 problems.append(f"buffers {lower} and {upper} overlap at time {now}")
     return problems

@@ -57,12 +57,6 @@ def chain(builder: relax.BlockBuilder, x: relax.Var) -> relax.Var:
     return builder.emit(relax.op.add(values[-1], back))
 
 
-def lasts(mod: tvm.IRModule) -> list[bool]:
-    """For every planned buffer, whether it is alive together with the one planned after it."""
-    lifetimes = step_buffers(mod["main"]).lifetimes
-    return [a.end >= b.begin for a, b in zip(lifetimes, lifetimes[1:], strict=False)]
-
-
 def test_a_value_lives_from_its_kernel_to_its_last_reader() -> None:
     def body(builder: relax.BlockBuilder, x: relax.Var) -> relax.Var:
         a = add(builder, x, 1.0)
@@ -176,6 +170,6 @@ def test_memory_of_another_device_is_refused() -> None:
         return add(builder, x, 1.0)
 
     with pytest.raises(
-        ValueError, match="far is allocated on device 1 in memory .global.; allowed"
+        ValueError, match=r"far is allocated on device 1 in memory .global.; allowed"
     ):
         PlanMemory()(rewritten(body))
