@@ -160,7 +160,7 @@ def _start(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except FileNotFoundError as error:
+    except (FileNotFoundError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
     return finished.returncode
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from disco_fuse import launch
+from disco_fuse.mpirun import find_mpirun
 
 HERE = Path(__file__).parent
 # A job that dies by itself must have ended long before this one is used.
@@ -61,7 +62,7 @@ def require_mpirun() -> None:
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed (extra: mpi)")
     try:
-        launch.find_mpirun()
+        find_mpirun()
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

@@ -16,6 +16,7 @@ import pytest
 
 from conftest import LIMIT_S, require_mpirun, run_to_end
 from disco_fuse import launch
+from disco_fuse.mpirun import mpirun_command
 
 NUMBERS = Path(__file__).parents[1] / "shared" / "numbers_data.py"
 COMMAND = [sys.executable, "-m", "disco_fuse.cli", "run"]
@@ -102,7 +103,7 @@ def test_signal_ends_all_ranks_with_a_checkpoint(
     argv, env = [*COMMAND, *words, "-n", "2", "--oversubscribe"], {}
     if how == "SIGUSR1 to mpirun":
         program = ["-m", "disco_fuse.cli", "run", *words]
-        argv, env = launch.mpirun_command(program, 2, oversubscribe=True)
+        argv, env = mpirun_command(program, 2, oversubscribe=True)
     number = signal.SIGTERM if how.startswith("SIGTERM") else signal.SIGUSR1
     with subprocess.Popen(
         argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -27,7 +27,7 @@ LAYERS = [
     ["extract"],
     ["apply", "donate", "fuse_ops", "objects"],
     ["baselines", "bucket_memory"],
-    ["build", "testing", "tuning", "needs", "cubin"],
+    ["build", "testing", "tuning", "needs", "cubin", "mpirun"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "slow_link"],
     ["trainer"],
