@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disco_fuse import _ffi
+from disco_fuse.runtime.clock import ClockOffset, measure_offset
 from disco_fuse.runtime.control import ControlChannel
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -84,6 +85,12 @@ class Communicator:
         if self._control is None:
             return [value]
         return [pickle.loads(data) for data in self._control.exchange(pickle.dumps(value), what)]
+
+    def clock_offset(self) -> ClockOffset:
+        """How far the clock of rank 0 is ahead of this rank's; all ranks call this together."""
+        if self._control is None:
+            return ClockOffset(offset_ns=0, error_ns=0)
+        return measure_offset(self._control)
 
     def abort(self, exit_code: int) -> None:
         """End all ranks at once. A single rank of its own job raises SystemExit instead."""
