@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from disco_fuse.cli.output import show
 from disco_fuse.cli.run_trace import StepRecord
 from disco_fuse.cli.synthetic import synthetic_batches, synthetic_values
+from disco_fuse.needs import GPU, check_needs
 from disco_fuse.plan import Plan, load_plan
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, on_all_ranks
+from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, nccl, on_all_ranks
 from disco_fuse.trainer import Checkpoints, Constant, EventLog, Trainer, TrainingResult
 from disco_fuse.trainer.events import Event, OnEvent
 from disco_fuse.trainer.loop import Batch
@@ -60,7 +61,11 @@ def run_rank(options: RunOptions, num_ranks: int) -> int:
     communicator = _join(options, num_ranks)
     with abort_on_error(communicator):
         try:
-            trainer, record = _trainer(options, communicator)
+            plan = on_all_ranks(
+                communicator, lambda: _usable(options.plan), f"the plan in {options.plan}"
+            )
+            communicator = _for_gradients_of(plan, communicator, options)
+            trainer, record = _trainer(options, plan, communicator)
         except ValueError as error:
             return _refused(communicator, error)
         with trainer.runner.recording_kernels() if record else nullcontext():
@@ -107,12 +112,27 @@ def _join(options: RunOptions, num_ranks: int) -> Communicator:
     return communicator
 
 
-def _trainer(options: RunOptions, communicator: Communicator) -> tuple[Trainer, StepRecord | None]:
+def _usable(folder: Path) -> Plan:
+    """The plan of a folder, if this machine has what it needs."""
+    plan = load_plan(folder)
+    check_needs(plan.needs)
+    return plan
+
+
+def _for_gradients_of(plan: Plan, communicator: Communicator, options: RunOptions) -> Communicator:
+    """One of NCCL for a plan whose gradients are on GPUs: GPU n for the n-th rank of a host."""
+    if GPU not in plan.needs or plan.num_allreduces == 0:
+        return communicator
+    alone = communicator.world_size == 1
+    return nccl(False if alone else None, timeout_s=options.timeout)
+
+
+def _trainer(
+    options: RunOptions, plan: Plan, communicator: Communicator
+) -> tuple[Trainer, StepRecord | None]:
     """The trainer, and what records its steps if that was asked for."""
-    folder = options.plan
-    plan = on_all_ranks(communicator, lambda: load_plan(folder), f"the plan in {folder}")
     values = on_all_ranks(communicator, lambda: _values(options, plan), "the state")
-    runner = StepRunner(folder, communicator, values)
+    runner = StepRunner(options.plan, communicator, values)
     data = on_all_ranks(communicator, lambda: _data(options, plan, communicator), "the data")
     if communicator.rank == 0 and plan.world_size != communicator.world_size:
         click.echo(

@@ -38,6 +38,11 @@ class Finished:
         (moment,) = self.lines(r"^rank \d+: ends at (.*)$")
         return self.ended_at - float(moment)
 
+    def says_rank_died(self, rank: int) -> bool:
+        """Whether mpirun tells of it: Open MPI by the rank's number, MPICH by its process."""
+        said = self.stdout + self.stderr
+        return f"process rank {rank} " in said or "BAD TERMINATION" in said
+
 
 def pids_in(output: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"^pid (\d+)$", output, re.MULTILINE)]

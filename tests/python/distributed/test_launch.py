@@ -40,18 +40,6 @@ def test_one_rank_needs_no_mpirun() -> None:
     assert (done.returncode, done.stdout) == (0, "alone\n")
 
 
-def test_command_with_hosts(run_ranks: RunRanks) -> None:  # noqa: ARG001 - skips without mpirun
-    argv, env = mpirun_command(
-        ["x.py", "--flag"], 3, hosts={"a": 2, "b": 2}, mpirun_args=["--quiet"]
-    )
-    text = " ".join(argv)
-    assert argv[0].endswith("mpirun")
-    assert "-n 3 --bind-to none --host a:2,b:2 " in text
-    assert "OVERSUBSCRIBE" not in text
-    assert text.endswith(f" --quiet {sys.executable} x.py --flag")
-    assert all(f"-x {name}" in text for name in env)
-
-
 def test_timeout_leaves_no_process(run_ranks: RunRanks) -> None:  # noqa: ARG001
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         launch.run([RANKS, "hangs"], 2, timeout_s=20, capture=True, oversubscribe=True)
