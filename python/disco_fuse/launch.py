@@ -1,105 +1,44 @@
-"""Starts the ranks of a job with Open MPI's ``mpirun``."""
+"""Starts the ranks of a job with ``mpirun`` and sees to it that all of it ends.
+
+A host that no longer answers keeps mpirun from ending: it waits for that host's daemon, though
+all ranks that it can reach have ended. So once the ranks of this host are gone, mpirun is given
+some time and is then ended too. The ranks elsewhere end themselves (``runtime/guards.py``).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# One thread per rank: the ranks share the cores, and kernels are compiled for one.
-# Running as root is refused by Open MPI unless both variables say otherwise (containers).
-_RANK_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TVM_NUM_THREADS": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-}
+from disco_fuse.mpirun import mpirun_command
+
 _GRACE_S = 5.0  # mpirun itself gives its ranks one second
+_LOOK_S = 1.0
+# In the environment of every rank, and of nothing else: Open MPI's name and that of MPICH.
+_RANK_MARKS = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 
 
-def find_mpirun() -> Path:
-    """The ``mpirun`` beside this interpreter (the wheel's), else the first one on the path.
+class HostLostError(RuntimeError):
+    """All ranks of this host have ended, and mpirun waits for a host that does not answer.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    """
-    beside = Path(sys.executable).parent / "mpirun"
-    if beside.exists():
-        return beside
-    found = shutil.which("mpirun")
-    if found is None:
-        raise FileNotFoundError(
-            f"no mpirun in {beside.parent} nor on the path: install the extra disco-fuse[mpi]"
-        )
-    return Path(found)
-
-
-def mpirun_command(
-    program_args: Sequence[str],
-    num_ranks: int,
-    *,
-    hosts: Mapping[str, int] | None = None,
-    oversubscribe: bool = False,
-    mpirun_args: Sequence[str] = (),
-) -> tuple[list[str], dict[str, str]]:
-    """The command that runs a Python program on `num_ranks` ranks.
-
-    Parameters
+    Attributes
     ----------
-    program_args
-        Arguments of the Python interpreter: a script and its own arguments, or ``-m module ...``.
-    num_ranks
-        Number of ranks. One runs without ``mpirun``: use :func:`disco_fuse.runtime.loopback`.
-    hosts
-        Host names and how many ranks each takes; this host alone if None. The interpreter must
-        have the same path on all of them.
-    oversubscribe
-        Allow more ranks than cores on this host (tests; timings mean nothing then).
-    mpirun_args
-        More options for ``mpirun``, e.g. the network interface.
-
-    Returns
-    -------
-    argv, env
-        The command and the variables to add to the environment.
-
-    Raises
-    ------
-    ValueError
-        If `num_ranks` is outside the allowed range.
-    FileNotFoundError
-        If more than one rank is asked for and there is no ``mpirun``.
+    stdout, stderr : str or None
+        What the job printed, if it was captured.
     """
-    slots = sum(hosts.values()) if hosts else (os.cpu_count() or 1)
-    if num_ranks < 1 or (num_ranks > slots and not oversubscribe):
-        limit = "" if oversubscribe else f" to {slots}"
-        hint = "" if num_ranks < 1 else "; oversubscribe=True allows more ranks than cores"
-        raise ValueError(f"num_ranks is {num_ranks}; allowed: 1{limit}{hint}")
-    program = [sys.executable, *program_args]
-    env = dict(_RANK_ENVIRONMENT)
-    if num_ranks == 1:
-        return program, env
-    argv = [str(find_mpirun()), "-n", str(num_ranks)]
-    # Binding would put all ranks of a container with shared cores on the first one.
-    argv += ["--bind-to", "none"]
-    if hosts:
-        argv += ["--host", ",".join(f"{host}:{count}" for host, count in hosts.items())]
-    if oversubscribe or not hosts:
-        # mpirun counts cores its own way (not hardware threads); we have counted already.
-        argv += ["--map-by", ":OVERSUBSCRIBE"]
-    for name in _RANK_ENVIRONMENT:
-        argv += ["-x", name]
-    return [*argv, *mpirun_args, *program], env
+
+    def __init__(self, straggler_s: float, stdout: str | None, stderr: str | None) -> None:
+        super().__init__(
+            f"all ranks of this host had ended, and mpirun waited {straggler_s:g} s more for a "
+            "host that does not answer: the job was ended"
+        )
+        self.stdout, self.stderr = stdout, stderr
 
 
 def _end_with_parent() -> None:
@@ -119,13 +58,14 @@ def run(
     mpirun_args: Sequence[str] = (),
     prefix: Sequence[str] = (),
     pass_on_sigterm: bool = False,
+    straggler_s: float = 30.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `num_ranks` ranks and wait for it.
 
     Parameters
     ----------
     program_args, num_ranks, hosts, oversubscribe, mpirun_args
-        As for :func:`mpirun_command`.
+        As for :func:`disco_fuse.mpirun.mpirun_command`.
     timeout_s
         Seconds after which all ranks are ended.
     capture
@@ -135,12 +75,17 @@ def run(
     pass_on_sigterm
         Whether the ranks get a SIGTERM to this process, as SIGUSR1, and may take their time to
         end; a second one ends them by force. Otherwise it ends this process and the ranks.
+    straggler_s
+        With several hosts: seconds that mpirun may go on when all ranks of this host have ended.
+        Then another host does not answer.
 
     Raises
     ------
     subprocess.TimeoutExpired
         After `timeout_s`, with the output so far. No process of the job is left, neither then nor
         after Ctrl-C.
+    HostLostError
+        After `straggler_s`, likewise. Ranks that were started on other hosts end by themselves.
     """
     argv, added = mpirun_command(
         program_args,
@@ -165,7 +110,10 @@ def run(
     ) as process:
         try:
             with _sigterm_goes_to(process) if pass_on_sigterm else contextlib.nullcontext():
-                stdout, stderr = process.communicate(timeout=timeout_s)
+                if hosts is None or len(hosts) < 2:
+                    stdout, stderr = process.communicate(timeout=timeout_s)
+                else:
+                    stdout, stderr = _until_no_ranks(process, timeout_s, straggler_s)
         except subprocess.TimeoutExpired as expired:
             _end_session(process)
             stdout, stderr = process.communicate()
@@ -174,6 +122,25 @@ def run(
             _end_session(process)
             raise
     return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+def _until_no_ranks(
+    process: subprocess.Popen[str], timeout_s: float | None, straggler_s: float
+) -> tuple[str, str]:
+    """The output of mpirun, which is ended `straggler_s` after the last rank of this host."""
+    begin = time.monotonic()
+    seen: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_LOOK_S)  # may be called again: keeps its output
+        now = time.monotonic()
+        if timeout_s is not None and now - begin > timeout_s:
+            raise subprocess.TimeoutExpired(process.args, timeout_s)
+        if any(map(_is_rank, _session_members(process.pid))):
+            seen = now
+        elif seen is not None and now - seen > straggler_s:
+            _end_session(process)
+            raise HostLostError(straggler_s, *process.communicate())
 
 
 @contextlib.contextmanager
@@ -212,6 +179,15 @@ def _end_session(process: subprocess.Popen[str]) -> None:
     for pid in _session_members(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _is_rank(pid: int) -> bool:
+    """Whether a process is a rank, by the environment that its launcher gave it (Linux)."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended
+        return False
+    return any(entry.startswith(_RANK_MARKS) for entry in environment.split(b"\0"))
 
 
 def _session_members(session: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,19 @@ class StepRunner:
             outputs = self._main(*inputs, *self._state)
         return tuple(output.numpy() for output in outputs)
 
-    def recorded_step(self, batch: Sequence[NDArray[Any]]) -> StepEvents:
-        """Run one step with every kernel recorded, which makes it slower by microseconds each."""
-        with self._session.recording_kernels(self._vm):
-            self.step(batch)
+    def recording_kernels(self) -> AbstractContextManager[None]:
+        """Inside, steps record every kernel, which makes them slower by microseconds each."""
+        return self._session.recording_kernels(self._vm)
+
+    def events(self) -> StepEvents:
+        """The record of the last step."""
         return self._session.events()
+
+    def recorded_step(self, batch: Sequence[NDArray[Any]]) -> StepEvents:
+        """Run one step with every kernel recorded."""
+        with self.recording_kernels():
+            self.step(batch)
+        return self.events()
 
     def copied_bytes(self) -> int:
         """Bytes of gradients that the last step had to copy into their buckets."""

@@ -29,6 +29,7 @@ from typing import Any
 
 from disco_fuse import namespaces
 from disco_fuse.launch import run
+from disco_fuse.mpirun import MpiFamily, family_of, find_mpirun
 
 # Below 64 KiB segments and with a small burst, messages of 256 KiB do not pass unshaped.
 _GSO_MAX_BYTES = 16384
@@ -125,9 +126,11 @@ def why_unavailable() -> str | None:
     if missing:
         return f"{', '.join(missing)} not installed (iproute2, util-linux)"
     try:
+        if family_of(find_mpirun()) != MpiFamily.OPEN_MPI:
+            return "the ranks of a link are started with options of Open MPI only"
         with slow_link(1, "1gbit"):
             return None
-    except RuntimeError as error:
+    except (RuntimeError, FileNotFoundError) as error:
         return str(error)
 
 

@@ -192,7 +192,8 @@ void RecordKernel(ffi::PackedArgs args, ffi::Any*) {
 }
 
 CommunicatorRef CreateMpi(const ffi::String& library_path, int64_t comm, int64_t byte_type,
-                          int64_t rank, int64_t world_size, double timeout_s) {
+                          int64_t rank, int64_t world_size, double timeout_s,
+                          const ffi::Array<int64_t>& local, const ffi::Array<int64_t>& across) {
   return Translate([&] {
     MpiLink link{MpiApi::Find(library_path),
                  static_cast<MpiHandle>(comm),
@@ -201,7 +202,8 @@ CommunicatorRef CreateMpi(const ffi::String& library_path, int64_t comm, int64_t
                  static_cast<int>(world_size),
                  std::chrono::duration_cast<std::chrono::nanoseconds>(
                      std::chrono::duration<double>(timeout_s))};
-    return CommunicatorRef(std::make_unique<MpiCommunicator>(link));
+    HostGroups groups{{local.begin(), local.end()}, {across.begin(), across.end()}};
+    return CommunicatorRef(std::make_unique<MpiCommunicator>(link, std::move(groups)));
   });
 }
 

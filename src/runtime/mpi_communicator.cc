@@ -9,6 +9,16 @@
 // into chunks; chunk c of a step is sent as soon as chunk c of the step before has been added, so
 // the steps overlap. Every sum is formed on one rank and copied: all ranks hold the same bits.
 //
+// Several ranks on each of several hosts (shown: 2 hosts of 2): the first half among the ranks of a
+// host, a whole ring for each segment among the hosts, the second half among the ranks of a host.
+//
+//            within the host    between hosts                  within the host
+//   rank 0   b: sum of 0, 1     b of 0, 1 <-> b of 2, 3        a from 1
+//   rank 1   a: sum of 0, 1     a of 0, 1 <-> a of 2, 3        b from 0
+//
+// So a host sends 2 (hosts - 1) / hosts of the bucket; in the ring of all ranks it would be
+// 2 (world_size - 1) / world_size: 1 instead of 1.5 times the bucket here.
+//
 // Small buckets are all latency: log2(world_size) exchanges of the whole bucket instead of
 // 2 (world_size - 1) steps. Both partners add the same two numbers, so the bits agree again.
 
@@ -16,6 +26,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 namespace disco_fuse::runtime {
 
@@ -26,8 +38,14 @@ constexpr int64_t kSmallBytes = 16 * 1024;
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(const MpiLink& link)
-    : link_(link), pipeline_(link), outbox_(new char[kSmallBytes]) {}
+MpiCommunicator::MpiCommunicator(const MpiLink& link, HostGroups groups)
+    : link_(link),
+      groups_(std::move(groups)),
+      all_(static_cast<size_t>(link.world_size)),
+      pipeline_(link),
+      outbox_(new char[kSmallBytes]) {
+  std::iota(all_.begin(), all_.end(), 0);
+}
 
 void MpiCommunicator::ClearPlan(int from, int to) {
   plan_.from = from;
@@ -45,14 +63,33 @@ void MpiCommunicator::AllReduce(const CollectiveName& name, void* data, int64_t 
   const int64_t num_bytes = count * SizeOf(dtype);
   if (num_bytes <= kSmallBytes) {
     Doubling(name, static_cast<char*>(data), num_bytes, control);
+  } else if (groups_.local.empty()) {
+    const RingPart whole{all_, 0, 2 * (link_.world_size - 1), Arrival::kAddThenScale};
+    Ring(name, static_cast<char*>(data), count, whole, control);
   } else {
-    Ring(name, static_cast<char*>(data), count, control);
+    TwoLevels(name, static_cast<char*>(data), count, control);
   }
 }
 
+void MpiCommunicator::TwoLevels(const CollectiveName& name, char* data, int64_t count,
+                                const ProgressControl& control) {
+  const std::vector<int>& local = groups_.local;
+  const auto n = static_cast<int64_t>(local.size());
+  const auto num_hosts = static_cast<int64_t>(groups_.across.size());
+  const int64_t position = std::find(local.begin(), local.end(), link_.rank) - local.begin();
+  Ring(name, data, count, {local, 0, n - 1, Arrival::kAdd}, control);
+  const int64_t owned = (position + 1) % n;  // the segment received in the last step
+  const int64_t begin = count * owned / n;
+  Ring(name, data + begin * SizeOf(plan_.dtype), count * (owned + 1) / n - begin,
+       {groups_.across, 0, 2 * (num_hosts - 1), Arrival::kAddThenScale}, control);
+  Ring(name, data, count, {local, n - 1, 2 * (n - 1), Arrival::kAdd}, control);
+}
+
 void MpiCommunicator::Ring(const CollectiveName& name, char* data, int64_t count,
-                           const ProgressControl& control) {
-  const int64_t n = link_.world_size;
+                           const RingPart& part, const ProgressControl& control) {
+  const auto n = static_cast<int64_t>(part.ranks.size());
+  const int64_t position =
+      std::find(part.ranks.begin(), part.ranks.end(), link_.rank) - part.ranks.begin();
   const int64_t element_bytes = SizeOf(plan_.dtype);
   const int64_t chunk_elements = kChunkBytes / element_bytes;
   const int64_t num_chunks = ((count + n - 1) / n + chunk_elements - 1) / chunk_elements;
@@ -63,23 +100,27 @@ void MpiCommunicator::Ring(const CollectiveName& name, char* data, int64_t count
     return (begin + length * chunk / num_chunks) * element_bytes;
   };
   const auto wrap = [n](int64_t segment) { return (segment % n + n) % n; };
-  ClearPlan(static_cast<int>(wrap(link_.rank - 1)), static_cast<int>(wrap(link_.rank + 1)));
-  for (int64_t step = 0; step < 2 * (n - 1); ++step) {
+  ClearPlan(part.ranks[wrap(position - 1)], part.ranks[wrap(position + 1)]);
+  // The message of a chunk in an earlier step, or -1: of a step before this part it is long gone.
+  const auto message = [&](int64_t step, int64_t chunk) {
+    return step < part.first_step ? -1 : (step - part.first_step) * num_chunks + chunk;
+  };
+  for (int64_t step = part.first_step; step < part.end_step; ++step) {
     // In both halves the segment sent in a step is the one received in the step before.
-    const int64_t sent = wrap(link_.rank - step);
-    const int64_t received = wrap(link_.rank - step - 1);
+    const int64_t sent = wrap(position - step);
+    const int64_t received = wrap(position - step - 1);
     const bool gathers = step >= n - 1;
     const Arrival arrival =
-        gathers ? Arrival::kStore : (step == n - 2 ? Arrival::kAddThenScale : Arrival::kAdd);
+        gathers ? Arrival::kStore : (step == n - 2 ? part.last_sum : Arrival::kAdd);
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
       const int64_t out = offset(sent, chunk);
       const int64_t in = offset(received, chunk);
-      plan_.outgoing.push_back({data + out, offset(sent, chunk + 1) - out,
-                                step == 0 ? -1 : (step - 1) * num_chunks + chunk});
+      plan_.outgoing.push_back(
+          {data + out, offset(sent, chunk + 1) - out, message(step - 1, chunk)});
       // The gathered segment was sent as a partial sum n - 1 steps before this one: seen from
       // `received`, in step (step + 1) - n.
       plan_.incoming.push_back({data + in, offset(received, chunk + 1) - in,
-                                gathers ? (step + 1 - n) * num_chunks + chunk : -1, arrival});
+                                gathers ? message(step + 1 - n, chunk) : -1, arrival});
     }
   }
   pipeline_.Run(name, plan_, control);

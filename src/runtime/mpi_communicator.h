@@ -2,11 +2,22 @@
 #define DISCO_FUSE_RUNTIME_MPI_COMMUNICATOR_H_
 
 #include <memory>
+#include <vector>
 
 #include "runtime/communicator.h"
 #include "runtime/pipeline.h"
 
 namespace disco_fuse::runtime {
+
+/*!
+ * \brief The ranks of this host, and those that have the same position on each host; both
+ * ascending, both with this rank among them. Empty where one ring through all ranks is as good:
+ * on one host, with one rank a host, or with unlike numbers of ranks.
+ */
+struct HostGroups {
+  std::vector<int> local;
+  std::vector<int> across;
+};
 
 /*!
  * \brief Collectives of our own over MPI's non-blocking messages.
@@ -16,8 +27,11 @@ namespace disco_fuse::runtime {
  */
 class MpiCommunicator final : public Communicator {
  public:
-  /*! \param link its communicator must belong to this object alone (a duplicate). */
-  explicit MpiCommunicator(const MpiLink& link);
+  /*!
+   * \param link its communicator must belong to this object alone (a duplicate).
+   * \param groups of this rank, if large buckets shall be added within hosts first.
+   */
+  explicit MpiCommunicator(const MpiLink& link, HostGroups groups = {});
 
   int rank() const final { return link_.rank; }
   int world_size() const final { return link_.world_size; }
@@ -27,7 +41,18 @@ class MpiCommunicator final : public Communicator {
                  const ProgressControl& control) final;
 
  private:
-  void Ring(const CollectiveName& name, char* data, int64_t count, const ProgressControl& control);
+  /*! \brief Some of the ranks in a ring, and which of its 2 (n - 1) steps to run. */
+  struct RingPart {
+    const std::vector<int>& ranks;
+    int64_t first_step;
+    int64_t end_step;
+    Arrival last_sum;
+  };
+
+  void Ring(const CollectiveName& name, char* data, int64_t count, const RingPart& part,
+            const ProgressControl& control);
+  void TwoLevels(const CollectiveName& name, char* data, int64_t count,
+                 const ProgressControl& control);
   void Doubling(const CollectiveName& name, char* data, int64_t num_bytes,
                 const ProgressControl& control);
   void Exchange(const CollectiveName& name, char* data, int64_t num_bytes, int peer,
@@ -37,6 +62,8 @@ class MpiCommunicator final : public Communicator {
   void ClearPlan(int from, int to);
 
   MpiLink link_;
+  HostGroups groups_;
+  std::vector<int> all_;
   Pipeline pipeline_;
   MessagePlan plan_;  // kept for its memory
   std::unique_ptr<char[]> outbox_;

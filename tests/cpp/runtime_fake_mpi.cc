@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace disco_fuse::runtime::testing {
@@ -37,7 +38,7 @@ struct FakeWorld::State {
   std::map<Key, std::deque<Operation*>> receives;
   bool broken = false;
   int64_t num_messages = 0;
-  int64_t num_bytes = 0;
+  std::map<std::pair<int, int>, int64_t> num_bytes;  // by (from, to)
 
   Operation* Create(MpiRequest* request) {
     operations.push_back(std::make_unique<Operation>());
@@ -71,7 +72,7 @@ int FakeSend(const void* data, int count, MpiHandle, int peer, int tag, MpiHandl
   operation->source = data;
   operation->num_bytes = count;
   self->state->num_messages += 1;
-  self->state->num_bytes += count;
+  self->state->num_bytes[{self->rank, peer}] += count;
   self->state->sends[{self->rank, peer, tag}].push_back(operation);
   self->state->Match({self->rank, peer, tag});
   return 0;
@@ -147,9 +148,13 @@ int64_t FakeWorld::num_messages() const {
   return state_->num_messages;
 }
 
-int64_t FakeWorld::num_bytes() const {
+int64_t FakeWorld::num_bytes(const std::function<bool(int, int)>& counts) const {
   std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->num_bytes;
+  int64_t sum = 0;
+  for (const auto& [ranks, bytes] : state_->num_bytes) {
+    if (counts(ranks.first, ranks.second)) sum += bytes;
+  }
+  return sum;
 }
 
 }  // namespace disco_fuse::runtime::testing

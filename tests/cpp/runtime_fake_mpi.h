@@ -2,6 +2,7 @@
 #define DISCO_FUSE_TESTS_CPP_RUNTIME_FAKE_MPI_H_
 
 #include <chrono>
+#include <functional>
 
 #include "runtime/pipeline.h"
 
@@ -19,9 +20,9 @@ class FakeWorld {
   /*! \brief Makes every later MPI call of all ranks fail. */
   void Break();
 
-  /*! \brief Messages sent so far, and their bytes. */
+  /*! \brief Messages sent so far, and the bytes of those whose (from, to) counts. */
   int64_t num_messages() const;
-  int64_t num_bytes() const;
+  int64_t num_bytes(const std::function<bool(int, int)>& counts) const;
 
   struct State;
   struct Endpoint;

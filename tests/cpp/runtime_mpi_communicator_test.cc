@@ -19,13 +19,25 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::FakeWorld;
 
+/*! \brief Hosts of so many consecutive ranks; of one rank: no groups. */
+HostGroups GroupsOf(int rank, int world_size, int ranks_per_host) {
+  HostGroups groups;
+  if (ranks_per_host == 1) return groups;
+  for (int other = 0; other < world_size; ++other) {
+    if (other / ranks_per_host == rank / ranks_per_host) groups.local.push_back(other);
+    if (other % ranks_per_host == rank % ranks_per_host) groups.across.push_back(other);
+  }
+  return groups;
+}
+
 /*! \brief Runs `body(communicator, rank)` on one thread per rank. */
 void RunRanks(FakeWorld* world, int world_size,
-              const std::function<void(MpiCommunicator*, int)>& body) {
+              const std::function<void(MpiCommunicator*, int)>& body, int ranks_per_host = 1) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([=] {
-      MpiCommunicator communicator(world->Link(rank, seconds(20)));
+      MpiCommunicator communicator(world->Link(rank, seconds(20)),
+                                   GroupsOf(rank, world_size, ranks_per_host));
       body(&communicator, rank);
     });
   }
@@ -42,15 +54,20 @@ std::vector<T> Values(int rank, int64_t count) {
 }
 
 template <typename T>
-void ExpectReduced(int world_size, int64_t count, DataType dtype, Reduction reduction) {
+void ExpectReduced(int world_size, int64_t count, DataType dtype, Reduction reduction,
+                   int ranks_per_host = 1) {
   SCOPED_TRACE(std::to_string(world_size) + " ranks, " + std::to_string(count) + " elements");
   FakeWorld world(world_size);
   const ProgressControl control;
   std::vector<std::vector<T>> results(world_size);
-  RunRanks(&world, world_size, [&](MpiCommunicator* communicator, int rank) {
-    results[rank] = Values<T>(rank, count);
-    communicator->AllReduce({"bucket", 0}, results[rank].data(), count, dtype, reduction, control);
-  });
+  RunRanks(
+      &world, world_size,
+      [&](MpiCommunicator* communicator, int rank) {
+        results[rank] = Values<T>(rank, count);
+        communicator->AllReduce({"bucket", 0}, results[rank].data(), count, dtype, reduction,
+                                control);
+      },
+      ranks_per_host);
   std::vector<double> expected(static_cast<size_t>(count), 0.0);
   for (int rank = 0; rank < world_size; ++rank) {
     const std::vector<T> values = Values<T>(rank, count);
@@ -79,6 +96,40 @@ TEST(MpiCommunicatorTest, AveragesAndAllRanksHoldTheSameBits) {
     ExpectReduced<double>(world_size, 3, DataType::kFloat64, Reduction::kAverage);
     ExpectReduced<double>(world_size, 200'001, DataType::kFloat64, Reduction::kAverage);
   }
+}
+
+TEST(MpiCommunicatorTest, TwoLevelsGiveAveragesAndTheSameBits) {
+  constexpr std::pair<int, int> kShapes[] = {{4, 2}, {6, 2}, {6, 3}, {9, 3}};  // ranks, per host
+  for (const auto& [world_size, ranks_per_host] : kShapes) {
+    for (int64_t count : kCounts) {
+      ExpectReduced<float>(world_size, count, DataType::kFloat32, Reduction::kAverage,
+                           ranks_per_host);
+    }
+    ExpectReduced<double>(world_size, 200'001, DataType::kFloat64, Reduction::kSum, ranks_per_host);
+  }
+}
+
+TEST(MpiCommunicatorTest, TwoLevelsSendLessBetweenHosts) {
+  constexpr int kWorldSize = 6;
+  constexpr int kRanksPerHost = 3;
+  constexpr int64_t kCount = 360'000;
+  FakeWorld world(kWorldSize);
+  const ProgressControl control;
+  RunRanks(
+      &world, kWorldSize,
+      [&](MpiCommunicator* communicator, int rank) {
+        std::vector<float> values = Values<float>(rank, kCount);
+        communicator->AllReduce({"bucket", 0}, values.data(), kCount, DataType::kFloat32,
+                                Reduction::kAverage, control);
+      },
+      kRanksPerHost);
+  const auto is_from = [](int host) {
+    return [host](int from, int to) {
+      return from / kRanksPerHost == host && to / kRanksPerHost != host;
+    };
+  };
+  // 2 (hosts - 1) / hosts of the bucket; around one ring it would be 10 / 6.
+  for (int host : {0, 1}) EXPECT_EQ(world.num_bytes(is_from(host)), kCount * 4);
 }
 
 /*! \brief Averages of small integers: no addition is rounded, only the average, once. */
@@ -129,7 +180,7 @@ TEST(MpiCommunicatorTest, RingSendsTheLeastPossible) {
     communicator->AllReduce({"bucket", 0}, values.data(), kCount, DataType::kFloat32,
                             Reduction::kAverage, control);
   });
-  EXPECT_EQ(world.num_bytes(), 2 * (kWorldSize - 1) * kCount * 4);
+  EXPECT_EQ(world.num_bytes([](int, int) { return true; }), 2 * (kWorldSize - 1) * kCount * 4);
 }
 
 TEST(MpiCommunicatorTest, SmallMessagesTakeLogarithmicallyManySteps) {

@@ -23,6 +23,7 @@ Examples:
   $ disco-fuse run plans/disco_fuse -n 2 --steps 20
   $ disco-fuse run plans/disco_fuse -n 8 --hostfile hosts --data train.py:batches --checkpoints ckpt
   $ mpirun -n 2 disco-fuse run plans/disco_fuse --steps 20
+  $ disco-fuse run plans/disco_fuse -n 2 --trace step.trace.json    # open it with Perfetto
 
 \b
 Exit status: 0 done; 1 failed; 2 wrong call; 143 ended by SIGTERM, after a checkpoint.
@@ -92,6 +93,13 @@ Exit status: 0 done; 1 failed; 2 wrong call; 143 ended by SIGTERM, after a check
     metavar="DIR",
     help="Write events-rank-R.jsonl there.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Record every kernel, report where the time goes, and write the last step of all ranks "
+    "in the Chrome trace format.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what is made up.")
 @click.option(
     "--timeout",
@@ -160,7 +168,7 @@ def _start(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except FileNotFoundError as error:
+    except (FileNotFoundError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
     return finished.returncode
 

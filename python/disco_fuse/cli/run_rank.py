@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,16 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disco_fuse.cli.output import show
+from disco_fuse.cli.run_trace import StepRecord
 from disco_fuse.cli.synthetic import synthetic_batches, synthetic_values
+from disco_fuse.needs import GPU, check_needs
 from disco_fuse.plan import Plan, load_plan
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, on_all_ranks
+from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, nccl, on_all_ranks
 from disco_fuse.trainer import Checkpoints, Constant, EventLog, Trainer, TrainingResult
-from disco_fuse.trainer.events import Event
+from disco_fuse.trainer.events import Event, OnEvent
 from disco_fuse.trainer.loop import Batch
 from disco_fuse.workload import load_function
 
 TERMINATED = 128 + 15  # what shells say of a process that SIGTERM ended
+STEP_TIMES = "step ms (p10 - p90)"
 _FAILURES = ("nan", "checkpoint")
 
 
@@ -39,6 +43,7 @@ class RunOptions:
     every: int
     on_nan: Literal["stop", "skip"]
     output: Path | None
+    trace: Path | None
     seed: int
     timeout: float
     start_timeout: float
@@ -56,23 +61,36 @@ def run_rank(options: RunOptions, num_ranks: int) -> int:
     communicator = _join(options, num_ranks)
     with abort_on_error(communicator):
         try:
-            trainer = _trainer(options, communicator)
+            plan = on_all_ranks(
+                communicator, lambda: _usable(options.plan), f"the plan in {options.plan}"
+            )
+            communicator = _for_gradients_of(plan, communicator, options)
+            trainer, record = _trainer(options, plan, communicator)
         except ValueError as error:
-            # Every rank has the same error; one of them says it, before mpirun may end it.
-            if communicator.rank == 0:
-                click.ClickException(str(error)).show()
-            communicator.barrier("the end of a refused run")
-            communicator.close()
-            return 1
-        result = trainer.train(options.steps)
+            return _refused(communicator, error)
+        with trainer.runner.recording_kernels() if record else nullcontext():
+            result = trainer.train(options.steps)
+        try:
+            traced = record.finish(options.trace) if record and options.trace else None
+        except ValueError as error:
+            return _refused(communicator, error)
         if communicator.rank == 0:
-            _report(options, trainer, result)
+            _report(options, trainer, result, traced)
         # Nobody ends while another still writes: mpirun would end that one too.
         communicator.barrier("the end of the run")
     communicator.close()
     if result.stop_reason == "terminated":
         return TERMINATED
     return 1 if result.stop_reason in _FAILURES else 0
+
+
+def _refused(communicator: Communicator, error: ValueError) -> int:
+    """Every rank has the same error; one of them says it, before mpirun may end it."""
+    if communicator.rank == 0:
+        click.ClickException(str(error)).show()
+    communicator.barrier("the end of a refused run")
+    communicator.close()
+    return 1
 
 
 def _join(options: RunOptions, num_ranks: int) -> Communicator:
@@ -94,11 +112,27 @@ def _join(options: RunOptions, num_ranks: int) -> Communicator:
     return communicator
 
 
-def _trainer(options: RunOptions, communicator: Communicator) -> Trainer:
-    folder = options.plan
-    plan = on_all_ranks(communicator, lambda: load_plan(folder), f"the plan in {folder}")
+def _usable(folder: Path) -> Plan:
+    """The plan of a folder, if this machine has what it needs."""
+    plan = load_plan(folder)
+    check_needs(plan.needs)
+    return plan
+
+
+def _for_gradients_of(plan: Plan, communicator: Communicator, options: RunOptions) -> Communicator:
+    """One of NCCL for a plan whose gradients are on GPUs: GPU n for the n-th rank of a host."""
+    if GPU not in plan.needs or plan.num_allreduces == 0:
+        return communicator
+    alone = communicator.world_size == 1
+    return nccl(False if alone else None, timeout_s=options.timeout)
+
+
+def _trainer(
+    options: RunOptions, plan: Plan, communicator: Communicator
+) -> tuple[Trainer, StepRecord | None]:
+    """The trainer, and what records its steps if that was asked for."""
     values = on_all_ranks(communicator, lambda: _values(options, plan), "the state")
-    runner = StepRunner(folder, communicator, values)
+    runner = StepRunner(options.plan, communicator, values)
     data = on_all_ranks(communicator, lambda: _data(options, plan, communicator), "the data")
     if communicator.rank == 0 and plan.world_size != communicator.world_size:
         click.echo(
@@ -110,19 +144,20 @@ def _trainer(options: RunOptions, communicator: Communicator) -> Trainer:
     if options.checkpoints is not None:
         checkpoints = Checkpoints(folder=options.checkpoints, every=options.every)
     rate = options.learning_rate
+    record = None if options.trace is None else StepRecord(runner)
     trainer = Trainer(
         runner,
         data,
         schedule=None if rate is None else Constant(lr=rate),
         checkpoints=checkpoints,
         on_nan=options.on_nan,
-        on_event=_events(options, communicator.rank),
+        on_event=_events(options, communicator.rank, record),
     )
     if communicator.rank == 0 and trainer.restored is not None:
         for damaged in trainer.restored.damaged:
             click.echo(f"note: not used: {damaged}", err=True)
         click.echo(f"resumed from {trainer.restored.path}, step {trainer.step}", err=True)
-    return trainer
+    return trainer, record
 
 
 def _values(options: RunOptions, plan: Plan) -> dict[str, NDArray[Any]]:
@@ -142,13 +177,22 @@ def _data(options: RunOptions, plan: Plan, communicator: Communicator) -> Iterat
     return data
 
 
-def _events(options: RunOptions, rank: int) -> EventLog | None:
-    if options.output is None:
-        return None
-    return EventLog(options.output / f"events-rank-{rank}.jsonl")
+def _events(options: RunOptions, rank: int, record: StepRecord | None) -> OnEvent:
+    """What takes the events of a training: none, one or both of a file and a record."""
+    takers: list[OnEvent] = [] if record is None else [record]
+    if options.output is not None:
+        takers.append(EventLog(options.output / f"events-rank-{rank}.jsonl"))
+
+    def on_event(event: Event) -> None:
+        for taker in takers:
+            taker(event)
+
+    return on_event
 
 
-def _report(options: RunOptions, trainer: Trainer, result: TrainingResult) -> None:
+def _report(
+    options: RunOptions, trainer: Trainer, result: TrainingResult, traced: dict[str, Any] | None
+) -> None:
     plan = trainer.runner.plan
     times_ms = np.array(result.step_times_s or [np.nan]) * 1e3
     low, median, high = (float(x) for x in np.percentile(times_ms, [10, 50, 90]))
@@ -165,13 +209,12 @@ def _report(options: RunOptions, trainer: Trainer, result: TrainingResult) -> No
         "predicted_ms": plan.predicted["makespan_us"] / 1e3,
         "stop_reason": result.stop_reason,
         "detail": result.detail,
+        "trace": traced,
     }
-    rows = [
-        ("plan", "ranks", "step", "first loss", "last loss", "step ms (p10 - p90)", "stopped by")
-    ]
+    rows = [["plan", "ranks", "step", "first loss", "last loss", STEP_TIMES, "stopped by"]]
     if result.losses:
         rows.append(
-            (
+            [
                 plan.name,
                 str(data["world_size"]),
                 str(result.step),
@@ -179,6 +222,12 @@ def _report(options: RunOptions, trainer: Trainer, result: TrainingResult) -> No
                 f"{result.losses[-1]:.4f}",
                 f"{median:.1f} ({low:.1f} - {high:.1f})",
                 result.stop_reason,
-            )
+            ]
         )
+    if traced is not None:
+        simulated = traced["simulated_exposed_ms"]
+        rows[0] += ["kernels ms", "exposed ms", "simulated", "overhead ms"]
+        rows[1] += [f"{traced[name]:.1f}" for name in ("kernels_ms", "exposed_ms")]
+        rows[1] += ["-" if simulated is None else f"{simulated:.1f}"]
+        rows[1] += [f"{traced['overhead_ms']:.1f}"]
     show(rows, data, options.json_file)

@@ -23,8 +23,8 @@ from disco_fuse.profile.allreduce import RunRanks
 class Comparison:
     """Results in the order of the plans, and the measured timelines of every rank.
 
-    ``timelines[strategy][rank]`` holds ``rows`` (kind, id, start_ns, finish_ns) and
-    ``kernel_names`` of one step with kernels recorded. ``limits`` is what
+    ``timelines[strategy][rank]`` is a :func:`disco_fuse.compare.trace.rank_timeline` of one step.
+    ``limits`` is what
     :func:`disco_fuse.compare.limits.measure_limits` returned, if it was asked for. ``failed`` tells
     why strategies that are not in the results did not run.
     """

@@ -6,6 +6,7 @@ import -> profile on the link -> baselines (the better order of each), search ->
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from disco_fuse.bound import lower_bound_us
 from disco_fuse.compare.driver import Comparison, compare
 from disco_fuse.compare.report import best_baseline
 from disco_fuse.compare.spec import DdpOptions
+from disco_fuse.compare.trace import measured_trace
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import Extraction, extract
@@ -61,7 +63,7 @@ class LinkBench:
     num_steps : int
         Measured steps of every strategy.
     folder : Path
-        For plans and profiles.
+        For plans, profiles and ``disco_fuse.trace.json``, one step of the plan found.
     run_ranks : callable
         Starts ranks on the link, with the signature of :func:`disco_fuse.launch.run`.
     """
@@ -122,7 +124,10 @@ class LinkBench:
                 target=target,
                 world_size=self.num_ranks,
                 cost_model={"name": cost_model.name, "digest": cost_model.digest},
-                predicted={"makespan_us": timelines[name].makespan_us},
+                predicted={
+                    "makespan_us": timelines[name].makespan_us,
+                    "exposed_us": exposed_us(timelines[name]),
+                },
                 names=(*step.step.input_names, *step.step.names),
             )
         say("measure")
@@ -139,6 +144,8 @@ class LinkBench:
             timeout_s=_TIMEOUT_S,
             run_ranks=self.run_ranks,
         )
+        trace = json.dumps(measured_trace(comparison.timelines["disco_fuse"]))
+        (self.folder / "disco_fuse.trace.json").write_text(trace, encoding="utf-8")
         return {
             **self._report(comparison, timelines),
             "lower_bound_ms": lower_bound_us(extraction.graph, cost_model, cluster) / 1e3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disco_fuse.runtime import EventKind
+from disco_fuse.runtime import ClockOffset, EventKind, StepEvents
 
 # Thread ids of the trace: what happens on the main thread, what on the communication thread.
 _LANES = {
@@ -17,24 +17,42 @@ _LANES = {
 }
 
 
+def rank_timeline(events: StepEvents, offset: ClockOffset) -> dict[str, Any]:
+    """One rank's part of :func:`measured_trace`, made of what JSON knows.
+
+    Parameters
+    ----------
+    events : StepEvents
+    offset : ClockOffset
+        Of that rank.
+    """
+    return {
+        "rows": events.rows.tolist(),
+        "kernel_names": list(events.kernel_names),
+        "begin_ns": events.begin_ns + offset.offset_ns,
+    }
+
+
 def measured_trace(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One process per rank, with lanes for the step, its kernels and its AllReduces.
 
     Parameters
     ----------
     ranks : sequence of dict
-        ``rows`` (kind, id, start_ns, finish_ns) and ``kernel_names``, by rank.
+        What :func:`rank_timeline` returned, by rank.
 
     Returns
     -------
     dict
-        ``{"traceEvents": [...]}``, times in microseconds.
+        ``{"traceEvents": [...]}``, times in microseconds since the first rank began the step.
     """
     events: list[dict[str, Any]] = []
+    first_ns = min(timeline["begin_ns"] for timeline in ranks)
     for rank, timeline in enumerate(ranks):
         events.append(_name("process_name", rank, 0, f"rank {rank}"))
         for lane, label in sorted(set(_LANES.values())):
             events.append(_name("thread_name", rank, lane, label))
+        begin_ns = timeline["begin_ns"] - first_ns
         for kind_id, number, start_ns, finish_ns in timeline["rows"]:
             kind = EventKind(kind_id)
             is_kernel = kind == EventKind.KERNEL
@@ -44,7 +62,7 @@ def measured_trace(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     "ph": "X",
                     "pid": rank,
                     "tid": _LANES[kind][0],
-                    "ts": start_ns / 1e3,
+                    "ts": (begin_ns + start_ns) / 1e3,
                     "dur": (finish_ns - start_ns) / 1e3,
                     "name": name,
                     "args": {} if is_kernel else {"bucket": number},

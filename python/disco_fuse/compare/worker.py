@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from disco_fuse.compare.limits import measure_limits
 from disco_fuse.compare.spec import ComparisonSpec
+from disco_fuse.compare.trace import rank_timeline
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import Communicator, EventKind, StepEvents, abort_on_error, loopback, mpi
+from disco_fuse.runtime import Communicator, StepEvents, abort_on_error, loopback, mpi
 from disco_fuse.workload import load_workload
 
 _NUM_RECORDED_STEPS = 5
@@ -108,13 +109,14 @@ def _gather(
     records: dict[str, _Record], communicator: Communicator, num_warmup: int
 ) -> dict[str, Any]:
     """Step times of the slowest rank, mean losses and overlaps, the timelines of all ranks."""
+    offset = communicator.clock_offset()
     results = {}
     for name, record in records.items():
         times = np.array(communicator.allgather(record.times_us))
         losses = np.array(communicator.allgather(record.losses))
         overlaps = communicator.allgather([events.overlap() for events in record.events])
         last = record.events[-1] if record.events else None
-        timelines = communicator.allgather(None if last is None else _timeline(last))
+        timelines = communicator.allgather(None if last is None else rank_timeline(last, offset))
         results[name] = {
             "step_times_us": times.max(axis=0)[num_warmup:].tolist(),
             "losses": losses.mean(axis=0).tolist(),
@@ -129,18 +131,11 @@ def _breakdown(record: _Record, communicator: Communicator) -> dict[str, Any] | 
     """Fields of a Breakdown, the same on every rank."""
     if not isinstance(record.runner, StepRunner):
         return None
-    rows = []
-    for events in record.events:
-        kernels, exposed = events.total_us(EventKind.KERNEL), events.total_us(EventKind.WAIT)
-        rows.append((kernels, exposed, events.total_us(EventKind.STEP) - kernels - exposed))
+    rows = [events.breakdown_us() for events in record.events]
     medians = np.mean(communicator.allgather(np.median(rows, axis=0)), axis=0).tolist()
     copied = max(communicator.allgather(record.runner.copied_bytes()))
     names = ("kernels_us", "exposed_us", "overhead_us")
     return {**dict(zip(names, medians, strict=True)), "copied_bytes": copied}
-
-
-def _timeline(events: StepEvents) -> dict[str, Any]:
-    return {"rows": events.rows.tolist(), "kernel_names": list(events.kernel_names)}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from disco_fuse.runtime.clock import ClockOffset
 from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
 from disco_fuse.runtime.guards import abort_on_error, check_same, on_all_ranks
@@ -10,6 +11,7 @@ from disco_fuse.runtime.nccl import nccl
 from disco_fuse.runtime.session import Session
 
 __all__ = [
+    "ClockOffset",
     "Communicator",
     "EventKind",
     "MessageCost",

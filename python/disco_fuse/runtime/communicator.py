@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import pickle
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from disco_fuse import _ffi
+from disco_fuse.runtime.clock import ClockOffset, measure_offset
 from disco_fuse.runtime.control import ControlChannel
+from disco_fuse.runtime.topology import host_groups
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -85,6 +87,12 @@ class Communicator:
             return [value]
         return [pickle.loads(data) for data in self._control.exchange(pickle.dumps(value), what)]
 
+    def clock_offset(self) -> ClockOffset:
+        """How far the clock of rank 0 is ahead of this rank's; all ranks call this together."""
+        if self._control is None:
+            return ClockOffset(offset_ns=0, error_ns=0)
+        return measure_offset(self._control)
+
     def abort(self, exit_code: int) -> None:
         """End all ranks at once. A single rank of its own job raises SystemExit instead."""
         if self._control is None:
@@ -145,11 +153,17 @@ def loopback() -> Communicator:
     return Communicator(_ffi.function("runtime.loopback")())
 
 
-def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
+def mpi(
+    comm: Any | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    hosts: Sequence[Hashable] | None = None,
+) -> Communicator:
     """A communicator over MPI, for ranks started by ``mpirun``. All ranks call this together.
 
     Gradients travel by an AllReduce of our own over MPI's non-blocking messages, driven by one
-    thread that sleeps while nothing arrives.
+    thread that sleeps while nothing arrives. With as many ranks, from two, on each of several hosts
+    buckets are added within the hosts first, so that less passes between them.
 
     Parameters
     ----------
@@ -158,6 +172,8 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
     timeout_s
         Seconds without any progress after which an AllReduce gives up; likewise a barrier or an
         allgather that not all ranks reach.
+    hosts
+        The host of every rank, the same on all of them; whatever shares memory by MPI if None.
 
     Raises
     ------
@@ -166,7 +182,7 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
     RuntimeError
         If MPI was not initialised for several threads.
     ValueError
-        If `timeout_s` is not a positive number.
+        If `timeout_s` is not a positive number, or there are not as many hosts as ranks.
     """
     if not (math.isfinite(timeout_s) and timeout_s > 0):
         raise ValueError(f"timeout_s is {timeout_s}; allowed: a positive number of seconds")
@@ -182,13 +198,21 @@ def mpi(comm: Any | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Com
     gradients = control.Dup()
     for duplicate in (control, gradients):
         duplicate.Set_errhandler(MPI.ERRORS_RETURN)
+    size = control.Get_size()
+    if hosts is None:
+        shared = control.Split_type(MPI.COMM_TYPE_SHARED)
+        hosts = control.allgather(shared.bcast(control.Get_rank()))  # a host's least rank
+        shared.Free()
+    if len(hosts) != size:
+        raise ValueError(f"there are {len(hosts)} hosts for {size} ranks; allowed: one for each")
     handle = _ffi.function("runtime.mpi")(
         MPI.__file__,
         _as_int64(MPI._handleof(gradients)),
         _as_int64(MPI._handleof(MPI.BYTE)),
         gradients.Get_rank(),
-        gradients.Get_size(),
+        size,
         timeout_s,
+        *host_groups(hosts, control.Get_rank()),
     )
     return Communicator(handle, ControlChannel(control, timeout_s, MPI.Status()), gradients)
 

@@ -10,10 +10,11 @@ it waits, and would keep signals of Python from being handled. Gradients do not 
 from __future__ import annotations
 
 import os
+import struct
 import time
 from typing import Any
 
-_EXCHANGE, _LEAVE = 1, 2  # tags of messages; a channel has a communicator of its own
+_EXCHANGE, _LEAVE, _PING = 1, 2, 3  # tags of messages; a channel has a communicator of its own
 _SPIN_S = 2e-3  # ranks that are in step meet within that, and timings start behind a barrier
 _SHORT_S, _LONG_S, _PATIENCE_S = 5e-5, 1e-3, 0.1
 
@@ -57,9 +58,8 @@ class ControlChannel:
         RuntimeError
             Naming the ranks that have left the job or that sent nothing for `timeout_s`.
         """
-        self._sends += [
-            (self._comm.Isend(payload, dest=rank, tag=_EXCHANGE), payload) for rank in self._others
-        ]
+        for rank in self._others:
+            self._send(payload, rank, _EXCHANGE)
         received = {self.rank: payload}
         start = time.monotonic()
         while True:
@@ -67,7 +67,7 @@ class ControlChannel:
             for rank in self._others:
                 # A rank that is one exchange ahead may have sent twice: take one message only.
                 if rank not in received:
-                    message = self._receive(rank)
+                    message = self._receive(rank, _EXCHANGE)
                     if message is not None:
                         received[rank] = message
             self._sends = [(request, data) for request, data in self._sends if not request.Test()]
@@ -77,14 +77,49 @@ class ControlChannel:
             self._check(missing, time.monotonic() - start, what)
             _pause(time.monotonic() - start)
 
+    def answer_pings(self, rank: int, num_pings: int, what: str) -> None:
+        """Send this rank's clock back to `rank`, which calls :meth:`ping`; errors as there."""
+        for _ in range(num_pings):
+            self._await_ping(rank, what)
+            self._send(struct.pack("q", time.monotonic_ns()), rank, _PING)
+
+    def ping(self, rank: int, what: str) -> tuple[int, int, int]:
+        """This clock, the clock of `rank` and this clock again: what it answers, and when.
+
+        Returns
+        -------
+        sent_ns, there_ns, received_ns
+            Of ``time.monotonic_ns``.
+
+        Raises
+        ------
+        RuntimeError
+            As :meth:`exchange`.
+        """
+        sent_ns = time.monotonic_ns()
+        self._send(b"", rank, _PING)
+        (there_ns,) = struct.unpack("q", self._await_ping(rank, what))
+        return sent_ns, there_ns, time.monotonic_ns()
+
+    def _await_ping(self, rank: int, what: str) -> bytes:
+        start = time.monotonic()
+        while (data := self._receive(rank, _PING)) is None:
+            self._note_leavers()
+            self._check([rank], time.monotonic() - start, what)
+            _pause(time.monotonic() - start)
+        return data
+
     def leave(self) -> None:
         """Tell the other ranks that this one takes part in nothing any more."""
         for rank in self._others:
-            self._sends.append((self._comm.Isend(b"", dest=rank, tag=_LEAVE), b""))
+            self._send(b"", rank, _LEAVE)
 
     def abort(self, exit_code: int) -> None:
         """End all ranks at once."""
         self._comm.Abort(exit_code)
+
+    def _send(self, payload: bytes, rank: int, tag: int) -> None:
+        self._sends.append((self._comm.Isend(payload, dest=rank, tag=tag), payload))
 
     def _note_leavers(self) -> None:
         for rank in self._others:
@@ -92,12 +127,12 @@ class ControlChannel:
                 self._comm.Recv(bytearray(), source=rank, tag=_LEAVE)
                 self._left.add(rank)
 
-    def _receive(self, rank: int) -> bytes | None:
-        """The next message of a rank, None if there is none yet."""
-        if not self._comm.Iprobe(source=rank, tag=_EXCHANGE, status=self._status):
+    def _receive(self, rank: int, tag: int) -> bytes | None:
+        """The next message of a rank with that tag, None if there is none yet."""
+        if not self._comm.Iprobe(source=rank, tag=tag, status=self._status):
             return None
         data = bytearray(self._status.Get_count())
-        self._comm.Recv(data, source=rank, tag=_EXCHANGE)
+        self._comm.Recv(data, source=rank, tag=tag)
         return bytes(data)
 
     def _check(self, missing: list[int], waited_s: float, what: str) -> None:

@@ -32,11 +32,14 @@ class StepEvents:
         Names of the recorded kernels.
     num_dropped
         Events that did not fit into the session's `max_events`.
+    begin_ns
+        When the step began, as ``time.monotonic_ns`` of this host, to within microseconds.
     """
 
     rows: npt.NDArray[np.int64]
     kernel_names: tuple[str, ...]
     num_dropped: int
+    begin_ns: int = 0
 
     def of(self, kind: EventKind) -> npt.NDArray[np.int64]:
         """The rows of one kind."""
@@ -47,6 +50,17 @@ class StepEvents:
         """Time spent in all events of `kind`, in microseconds."""
         rows = self.of(kind)
         return float((rows[:, 3] - rows[:, 2]).sum()) / 1e3
+
+    def breakdown_us(self) -> tuple[float, float, float]:
+        """Where the step's time went, with kernels recorded, in microseconds.
+
+        Returns
+        -------
+        kernels, exposed, overhead
+            Inside kernels; waiting for buckets; the rest, which starts kernels and buckets.
+        """
+        kernels, exposed = self.total_us(EventKind.KERNEL), self.total_us(EventKind.WAIT)
+        return kernels, exposed, self.total_us(EventKind.STEP) - kernels - exposed
 
     def overlap(self) -> float:
         """Share of the AllReduce time, 0 to 1, in which this rank computed; 0 without any.

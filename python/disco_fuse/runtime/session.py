@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,7 @@ class Session:
         self._prefix = "runtime.device_" if on_device else "runtime."
         handle = communicator.device_handle if on_device else communicator.handle
         self._handle = self._function("session")(handle, max_events)
+        self._begin_ns = 0
 
     def _function(self, name: str) -> Any:
         """The C++ function of this kind of session."""
@@ -57,6 +59,7 @@ class Session:
             If a bucket was started but not waited for.
         """
         swap = self._function("swap_current_session")
+        self._begin_ns = time.monotonic_ns()
         self._function("begin_step")(self._handle)
         previous = swap(self._handle)
         try:
@@ -85,6 +88,7 @@ class Session:
             rows=rows,
             kernel_names=tuple(map(str, self._function("kernel_names")(self._handle))),
             num_dropped=int(self._function("num_dropped_events")(self._handle)),
+            begin_ns=self._begin_ns,
         )
 
     def copied_bytes(self) -> dict[int, int]:

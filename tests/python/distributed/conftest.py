@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from disco_fuse import launch
+from disco_fuse.mpirun import find_mpirun
 
 HERE = Path(__file__).parent
 # A job that dies by itself must have ended long before this one is used.
@@ -36,6 +37,11 @@ class Finished:
         """From when a rank said that it ends the run."""
         (moment,) = self.lines(r"^rank \d+: ends at (.*)$")
         return self.ended_at - float(moment)
+
+    def says_rank_died(self, rank: int) -> bool:
+        """Whether mpirun tells of it: Open MPI by the rank's number, MPICH by its process."""
+        said = self.stdout + self.stderr
+        return f"process rank {rank} " in said or "BAD TERMINATION" in said
 
 
 def pids_in(output: str) -> list[int]:
@@ -61,7 +67,7 @@ def require_mpirun() -> None:
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed (extra: mpi)")
     try:
-        launch.find_mpirun()
+        find_mpirun()
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

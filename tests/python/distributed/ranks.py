@@ -265,7 +265,9 @@ def main() -> None:
         thread_level()
         return
     timeout_s = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
-    communicator = runtime.mpi(timeout_s=timeout_s)
+    # A letter for the host of every rank; without, MPI says which ranks share one.
+    hosts = sys.argv[3] if len(sys.argv) > 3 else None
+    communicator = runtime.mpi(timeout_s=timeout_s, hosts=hosts)
     with runtime.abort_on_error(communicator):
         CASES[sys.argv[1]](communicator)
 

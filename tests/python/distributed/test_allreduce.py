@@ -21,6 +21,14 @@ def test_averages_match_numpy_and_ranks_hold_the_same_bits(
     assert set(bits.values()) == {num_ranks}, bits
 
 
+def test_averages_within_hosts_and_between_them(run_ranks: RunRanks) -> None:
+    done = run_ranks("ranks.py", "averages", "60", "abab", num_ranks=4)
+    assert done.returncode == 0, done
+    bits = Counter(done.lines(r"^rank \d+: bits (.*)$"))
+    assert len(bits) == 15
+    assert set(bits.values()) == {4}, bits
+
+
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
 def test_many_buckets_in_flight_with_ranks_out_of_step(run_ranks: RunRanks, num_ranks: int) -> None:
     done = run_ranks("ranks.py", "many_buckets", num_ranks=num_ranks)

@@ -24,7 +24,7 @@ def test_killed_rank_ends_the_run(run_ranks: RunRanks, case: str) -> None:
     done = run_ranks("ranks.py", case)
     assert done.returncode != 0
     assert done.seconds_to_end() < PROMPT_S
-    assert "process rank 1 " in done.stdout + done.stderr
+    assert done.says_rank_died(1)
     assert "must not get here" not in done.stdout
 
 

@@ -39,7 +39,7 @@ def test_missing_rank_is_named(case: str, message: str, trained_plan: Path) -> N
 
 def test_rank_killed_before_it_joins(trained_plan: Path) -> None:
     done = finished(trained_plan, "killed_at_start")
-    assert "process rank 1 " in done.stdout + done.stderr
+    assert done.says_rank_died(1)
 
 
 def test_plan_damaged_on_one_rank_is_refused_on_all(trained_plan: Path, tmp_path: Path) -> None:

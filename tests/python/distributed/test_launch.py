@@ -13,6 +13,7 @@ import pytest
 
 from conftest import RunRanks, assert_none_left, pids_in
 from disco_fuse import launch
+from disco_fuse.mpirun import mpirun_command
 
 RANKS = str(Path(__file__).parent / "ranks.py")
 
@@ -20,35 +21,23 @@ RANKS = str(Path(__file__).parent / "ranks.py")
 @pytest.mark.parametrize("num_ranks", [0, -2])
 def test_too_few_ranks(num_ranks: int) -> None:
     with pytest.raises(ValueError, match=rf"num_ranks is {num_ranks}; allowed: 1 to \d+$"):
-        launch.mpirun_command(["x.py"], num_ranks)
+        mpirun_command(["x.py"], num_ranks)
 
 
 def test_more_ranks_than_cores_or_slots() -> None:
     cores = os.cpu_count() or 1
     with pytest.raises(ValueError, match=f"allowed: 1 to {cores}; oversubscribe=True"):
-        launch.mpirun_command(["x.py"], cores + 1)
+        mpirun_command(["x.py"], cores + 1)
     with pytest.raises(ValueError, match="num_ranks is 6; allowed: 1 to 5"):
-        launch.mpirun_command(["x.py"], 6, hosts={"a": 2, "b": 3})
+        mpirun_command(["x.py"], 6, hosts={"a": 2, "b": 3})
 
 
 def test_one_rank_needs_no_mpirun() -> None:
-    argv, env = launch.mpirun_command(["x.py", "--flag"], 1)
+    argv, env = mpirun_command(["x.py", "--flag"], 1)
     assert argv == [sys.executable, "x.py", "--flag"]
     assert env["OMP_NUM_THREADS"] == "1"
     done = launch.run(["-c", "print('alone')"], 1, capture=True)
     assert (done.returncode, done.stdout) == (0, "alone\n")
-
-
-def test_command_with_hosts(run_ranks: RunRanks) -> None:  # noqa: ARG001 - skips without mpirun
-    argv, env = launch.mpirun_command(
-        ["x.py", "--flag"], 3, hosts={"a": 2, "b": 2}, mpirun_args=["--quiet"]
-    )
-    text = " ".join(argv)
-    assert argv[0].endswith("mpirun")
-    assert "-n 3 --bind-to none --host a:2,b:2 " in text
-    assert "OVERSUBSCRIBE" not in text
-    assert text.endswith(f" --quiet {sys.executable} x.py --flag")
-    assert all(f"-x {name}" in text for name in env)
 
 
 def test_timeout_leaves_no_process(run_ranks: RunRanks) -> None:  # noqa: ARG001

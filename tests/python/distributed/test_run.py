@@ -16,6 +16,7 @@ import pytest
 
 from conftest import LIMIT_S, require_mpirun, run_to_end
 from disco_fuse import launch
+from disco_fuse.mpirun import mpirun_command
 
 NUMBERS = Path(__file__).parents[1] / "shared" / "numbers_data.py"
 COMMAND = [sys.executable, "-m", "disco_fuse.cli", "run"]
@@ -76,6 +77,43 @@ def test_alone_and_under_mpirun_it_is_the_same_program(trained_plan: Path, tmp_p
     )
 
 
+def test_trace_shows_all_ranks(trained_plan: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "step.trace.json"
+    words = [*options_of(trained_plan), "--steps", "4", "--trace", str(file)]
+    done = run(*words, "-n", "2", "--oversubscribe", "--json", str(tmp_path / "result.json"))
+    assert done.returncode == 0, done
+    assert "| exposed ms |" in done.stdout
+    traced = json.loads((tmp_path / "result.json").read_text())["trace"]
+    assert min(traced["kernels_ms"], traced["exposed_ms"], traced["overhead_ms"]) > 0
+    # The tests' plan was never simulated.
+    assert (traced["simulated_exposed_ms"], traced["file"]) == (None, str(file))
+    spans = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    buckets = []
+    for rank in range(2):
+        own = [event for event in spans if event["pid"] == rank]
+        names = [event["name"] for event in own]
+        assert names.count("step") == 1
+        assert names.count("wait") == names.count("allreduce") > 0
+        assert len(own) > 2 * names.count("wait") + 10
+        buckets.append({e["args"]["bucket"]: e for e in own if e["name"] == "allreduce"})
+    # A bucket travels at one time, to within what the clocks of the ranks may be apart.
+    for bucket, one in buckets[0].items():
+        other = buckets[1][bucket]
+        last_start = max(one["ts"], other["ts"])
+        first_end = min(one["ts"] + one["dur"], other["ts"] + other["dur"])
+        assert last_start - first_end < traced["clock_error_us"] + 100.0
+
+
+def test_trace_that_cannot_be_written(trained_plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = [*options_of(trained_plan), "--steps", "1", "--trace", str(tmp_path / "file" / "x")]
+    done = under_mpirun(words)
+    assert done.returncode == 1
+    (message,) = re.findall(r"^Error: .*$", done.stderr, re.MULTILINE)
+    assert "File exists" in message
+    assert "Traceback" not in done.stderr
+
+
 def test_nan_is_a_failure(trained_plan: Path) -> None:
     done = under_mpirun(options_of(trained_plan, "spoiled_numbers"))
     assert done.returncode == 1
@@ -102,7 +140,7 @@ def test_signal_ends_all_ranks_with_a_checkpoint(
     argv, env = [*COMMAND, *words, "-n", "2", "--oversubscribe"], {}
     if how == "SIGUSR1 to mpirun":
         program = ["-m", "disco_fuse.cli", "run", *words]
-        argv, env = launch.mpirun_command(program, 2, oversubscribe=True)
+        argv, env = mpirun_command(program, 2, oversubscribe=True)
     number = signal.SIGTERM if how.startswith("SIGTERM") else signal.SIGUSR1
     with subprocess.Popen(
         argv, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

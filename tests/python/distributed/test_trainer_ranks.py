@@ -31,6 +31,14 @@ def test_values_of_all_sizes_are_exchanged(results: Results) -> None:
     assert [result["exchanged"] for result in results] == [{"ranks": NUM_RANKS}] * NUM_RANKS
 
 
+def test_ranks_of_one_host_have_one_clock(results: Results) -> None:
+    """Which the pings find out, each to within half of what it took."""
+    first, *others = (result["clocks"] for result in results)
+    assert first == {"offset_ns": 0, "error_ns": 0}
+    for other in others:
+        assert abs(other["offset_ns"]) <= other["error_ns"] < 100_000_000
+
+
 def test_resume_is_equal_bit_for_bit_on_every_rank(results: Results) -> None:
     cases = [result["resumed"] for result in results]
     for case in cases:

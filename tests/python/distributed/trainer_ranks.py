@@ -178,6 +178,10 @@ def exchanged(job: Job) -> dict[str, Any]:
     return {"ranks": len(everywhere)}
 
 
+def clocks(job: Job) -> dict[str, Any]:
+    return asdict(job.communicator.clock_offset())
+
+
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
@@ -199,6 +203,7 @@ def long_training(job: Job) -> dict[str, Any]:
 
 CASES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "exchanged": exchanged,
+    "clocks": clocks,
     "resumed": resumed,
     "skips": skips,
     "stops": stops,

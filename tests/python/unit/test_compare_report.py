@@ -81,11 +81,17 @@ def test_a_small_difference_is_allowed() -> None:
 
 
 def test_trace_has_a_process_per_rank_and_microseconds() -> None:
-    rank = {"rows": [[3, 0, 1000, 3500], [0, 1, 2000, 5000]], "kernel_names": ["fused_add"]}
-    events = measured_trace([rank, rank])["traceEvents"]
+    rank = {
+        "rows": [[3, 0, 1000, 3500], [0, 1, 2000, 5000]],
+        "kernel_names": ["fused_add"],
+        "begin_ns": 70_000,
+    }
+    events = measured_trace([rank, {**rank, "begin_ns": 74_000}])["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
     assert {e["pid"] for e in spans} == {0, 1}
     kernel, allreduce = spans[:2]
     assert (kernel["name"], kernel["ts"], kernel["dur"]) == ("fused_add", 1.0, 2.5)
     assert allreduce["args"] == {"bucket": 1}
     assert kernel["tid"] != allreduce["tid"]
+    # The other rank began 4 us later.
+    assert [e["ts"] for e in spans if e["pid"] == 1] == [5.0, 6.0]

@@ -28,7 +28,7 @@ LAYERS = [
     ["apply", "donate", "fuse_ops", "objects"],
     ["baselines", "bucket_memory", "arena"],
     ["plan_memory"],
-    ["build", "testing", "tuning", "needs", "cubin"],
+    ["build", "testing", "tuning", "needs", "cubin", "mpirun"],
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "slow_link"],
     ["trainer"],
