@@ -33,10 +33,12 @@ test-cpp: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cpp/run.sh $(CPP_BUILD)
 
 test-python: build
+	tests/python/shared/install_browser.sh
 	$(PYTEST) -n 2 --dist loadfile -m '$(QUICK)' $(ONE_PROCESS)
 	$(PYTEST) -m '$(QUICK)' tests/python/distributed
 
 test-all: test-cpp
+	tests/python/shared/install_browser.sh
 	$(PYTEST)
 
 lint: build

@@ -44,6 +44,10 @@ class SearchEvent:
         Whether the event reports a new best strategy (else it is one of a regular series).
     elapsed_s : float
         Seconds since the search began.
+    num_queued : int
+        Strategies that wait to be followed up; of starts that have ended, what they left.
+    best : Strategy or None
+        The new best strategy, list-scheduled, if the event reports one.
     """
 
     num_steps: int
@@ -51,6 +55,8 @@ class SearchEvent:
     makespan_us: float
     improved: bool
     elapsed_s: float
+    num_queued: int
+    best: Strategy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +143,13 @@ def search(
     with _interrupt_flag() as interrupted:
 
         def observe(
-            steps: int, candidates: int, makespan_ns: int, improved: bool, run: int, phase: int
+            steps: int,
+            candidates: int,
+            makespan_ns: int,
+            found: Any,
+            run: int,
+            phase: int,
+            queued: int,
         ) -> int:
             elapsed = time.monotonic() - started
             if on_event is not None:
@@ -146,8 +158,10 @@ def search(
                         num_steps=steps,
                         num_candidates=candidates,
                         makespan_us=_time_us(makespan_ns),
-                        improved=improved,
+                        improved=found is not None,
                         elapsed_s=elapsed,
+                        num_queued=queued,
+                        best=None if found is None else Strategy(found, graph),
                     )
                 )
             if interrupted():
