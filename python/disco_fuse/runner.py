@@ -16,7 +16,14 @@ from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.needs import GPU, TORCH, check_needs
 from disco_fuse.plan import CUBIN_FILE, STEP_FILE, Plan, TensorSpec, load_plan
-from disco_fuse.runtime import Communicator, Session, StepEvents, check_same, on_all_ranks
+from disco_fuse.runtime import (
+    Communicator,
+    EventKind,
+    Session,
+    StepEvents,
+    check_same,
+    on_all_ranks,
+)
 
 
 class StepRunner:
@@ -94,6 +101,10 @@ class StepRunner:
         with self._session.recording_kernels(self._vm):
             self.step(batch)
         return self._session.events()
+
+    def exposed_us(self) -> float:
+        """Time in which this rank waited for AllReduces in the last step, in microseconds."""
+        return self._session.events().total_us(EventKind.WAIT)
 
     def copied_bytes(self) -> int:
         """Bytes of gradients that the last step had to copy into their buckets."""

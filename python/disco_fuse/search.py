@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -22,7 +23,7 @@ from disco_fuse.config import (
 )
 from disco_fuse.cost_model.base import CostModel
 from disco_fuse.graph import OpGraph
-from disco_fuse.simulate import native_cluster
+from disco_fuse.simulate import Timeline, native_cluster, simulate
 from disco_fuse.strategy import Edit, Strategy, native_limits
 
 _CONTINUE, _TIME_LIMIT, _INTERRUPTED = 0, 1, 2
@@ -48,6 +49,8 @@ class SearchEvent:
         Strategies that wait to be followed up; of starts that have ended, what they left.
     best : Strategy or None
         The new best strategy, list-scheduled, if the event reports one.
+    timeline : callable or None
+        Simulates it, with the cost model and the cluster of the search.
     """
 
     num_steps: int
@@ -56,7 +59,8 @@ class SearchEvent:
     improved: bool
     elapsed_s: float
     num_queued: int
-    best: Strategy | None
+    best: Strategy | None = None
+    timeline: Callable[[], Timeline] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +157,7 @@ def search(
         ) -> int:
             elapsed = time.monotonic() - started
             if on_event is not None:
+                best = None if found is None else Strategy(found, graph)
                 on_event(
                     SearchEvent(
                         num_steps=steps,
@@ -161,7 +166,8 @@ def search(
                         improved=found is not None,
                         elapsed_s=elapsed,
                         num_queued=queued,
-                        best=None if found is None else Strategy(found, graph),
+                        best=best,
+                        timeline=best and partial(simulate, graph, best, cost_model, cluster),
                     )
                 )
             if interrupted():

@@ -145,10 +145,10 @@ def test_events_hold_the_new_best(num_threads: int) -> None:
     search(fork(), MODEL, CLUSTER, config, on_event=events.append)
     assert any(event.improved for event in events)
     for event in events:
-        assert event.improved == (event.best is not None)
+        assert event.improved == (event.best is not None) == (event.timeline is not None)
         if event.best is not None:
-            timeline = simulate(fork(), event.best, MODEL, CLUSTER)
-            assert timeline.makespan_us == event.makespan_us
+            assert simulate(fork(), event.best, MODEL, CLUSTER) == event.timeline()
+            assert event.timeline().makespan_us == event.makespan_us
 
 
 def test_ctrl_c_keeps_the_best() -> None:
