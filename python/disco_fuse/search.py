@@ -167,7 +167,9 @@ def search(
                         elapsed_s=elapsed,
                         num_queued=queued,
                         best=best,
-                        timeline=best and partial(simulate, graph, best, cost_model, cluster),
+                        timeline=None
+                        if best is None
+                        else partial(simulate, graph, best, cost_model, cluster),
                     )
                 )
             if interrupted():

@@ -121,7 +121,8 @@ def tune(
         log = None if events_file is None else EventLog(events_file)
         if log is not None:
             log(start_event(problem, cluster, config, preset))
-        with _progress(log and SearchEvents(problem.graph, log)) as on_event:
+        events = None if log is None else SearchEvents(problem.graph, log)
+        with _progress(events) as on_event:
             result = tune_problem(
                 problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
             )

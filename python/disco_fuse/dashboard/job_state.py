@@ -113,7 +113,7 @@ class JobState:
         known = [value for value in busy_ms.values() if math.isfinite(value)]
         # Of two ranks the faster one is the median.
         usual_ms = statistics.median_low(known) if len(known) > 1 else math.nan
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "rank": index,
                 "step": rank.step,

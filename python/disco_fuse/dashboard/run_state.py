@@ -59,8 +59,8 @@ class Run:
             return
         if event.get("event") == "start":
             self._begin(source, event)
-        known = self._state is not None and source not in self._foreign
-        if known and self._state.fold(source, event):
+        state = None if source in self._foreign else self._state
+        if state is not None and state.fold(source, event):
             self._num_events += 1
         else:
             self._num_unknown += 1

@@ -10,8 +10,8 @@ Every event has ``event``, its kind; times are simulated microseconds but for ``
     end          reason, elapsed_s, candidates, makespan_us, initial_us, lower_bound_us,
                  best_baseline, best_baseline_us, lanes
 
-``lanes`` has ``streams`` (names), ``makespan_us``, and ``spans``: lists of stream (an index), start,
-duration, number of units, and name. Neighbours that are too short to be seen are one span.
+``lanes`` has ``streams`` (names), ``makespan_us``, and ``spans``: lists of stream (an index),
+start, duration, number of units, and name. Neighbours that are too short to be seen are one span.
 """
 
 from __future__ import annotations
