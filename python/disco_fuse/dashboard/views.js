@@ -155,9 +155,10 @@ export class JobView {
       this.tiles.list,
       element("div", {
         className: "cards",
-        children: [this.step.card, this.exposed.card, this.loss.card, this.ranks.card],
+        children: [this.step.card, this.exposed.card],
       }),
-      this.notes.card,
+      this.ranks.card,
+      element("div", {className: "cards", children: [this.loss.card, this.notes.card]}),
     ];
   }
 

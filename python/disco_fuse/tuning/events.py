@@ -35,7 +35,7 @@ FORMAT_VERSION = 1
 _PROGRESS_S = 0.25  # at least that long between two events
 _LANES_S = 1.0  # and that long between two timelines
 _MAX_NAME = 80  # letters of a span's name
-_MAX_SPANS = 400  # of one stream, or a few more
+_MAX_SPANS = 400  # a stream: what can be told apart on a screen
 
 
 class SearchEvents:
@@ -122,11 +122,10 @@ def end_event(result: TuningResult) -> dict[str, Any]:
 def lanes_of(
     timeline: Timeline, graph: OpGraph, strategy: Strategy, max_spans: int = _MAX_SPANS
 ) -> dict[str, Any]:
-    """A timeline as a page draws it: about ``max_spans`` spans a stream at most.
+    """A timeline as a page draws it: at most ``2 * max_spans + 1`` spans a stream.
 
-    A unit joins the span before it if both together are shorter than ``makespan / max_spans``, and
-    if nothing that could be seen (a tenth of that) lies between them. So of two spans that follow
-    each other closely at least one is that long, or both are.
+    A unit joins the span before it if both together, and what lies between, are shorter than
+    ``makespan / max_spans``. So any two neighbours are longer than that together.
     """
     ops = {unit.id: unit.ops for unit in strategy.units(graph)}
     shortest_us = timeline.makespan_us / max_spans
@@ -136,11 +135,9 @@ def lanes_of(
         start, finish = event.start_ns / 1000, event.finish_ns / 1000
         span = last.get(event.stream)
         if span is not None and finish - span[1] < shortest_us:
-            idle = start - (span[1] + span[2])
-            if idle < shortest_us / 10:
-                span[2] = finish - span[1]
-                span[3] += 1
-                continue
+            span[2] = finish - span[1]
+            span[3] += 1
+            continue
         name = unit_name([graph.ops[op].name for op in ops[event.unit]])
         span = [STREAMS.index(event.stream), start, finish - start, 1, name[:_MAX_NAME]]
         last[event.stream] = span
