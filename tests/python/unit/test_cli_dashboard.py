@@ -34,16 +34,16 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         yield process, found[1]
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_a_page_open(number: signal.Signals, tmp_path: Path) -> None:
     with started(str(tmp_path), "--port", "0") as (process, address):
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             assert b"DisCoFuse" in answer.read()
         port = int(address.rsplit(":", 1)[1].strip("/"))
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as page:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as page:
             page.sendall(
                 b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
                 b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -51,7 +51,7 @@ def test_a_signal_ends_it_with_a_page_open(number: signal.Signals, tmp_path: Pat
             )
             assert page.recv(12) == b"HTTP/1.1 101"
             process.send_signal(number)
-            output, errors = process.communicate(timeout=30)
+            output, errors = process.communicate(timeout=60)
         assert (process.returncode, output, errors) == (0, "", "")
 
 
@@ -61,10 +61,10 @@ def test_the_token_is_not_said(tmp_path: Path) -> None:
         process,
         address,
     ):
-        with urllib.request.urlopen(f"{address}?token={TOKEN}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{address}?token={TOKEN}", timeout=60) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
         assert "?token=TOKEN" in output
         assert TOKEN not in output

@@ -39,8 +39,9 @@ class Site:
         try:
             yield client
         finally:
-            if client.close_code is None:
-                client.close()
+            ended = client.close_code is not None
+            client.close()
+            if not ended:
                 await read_to_the_end(client)
 
     async def refusal(self, **headers: str) -> int:
@@ -69,15 +70,15 @@ async def site(folder: Path, token: str | None = None) -> AsyncIterator[Site]:
         )
     )
     try:
-        yield Site(await asyncio.wait_for(ready, 10), stop)
+        yield Site(await asyncio.wait_for(ready, 60), stop)
     finally:
         stop.set()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 60)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        await asyncio.wait_for(test(), 60)
+        await asyncio.wait_for(test(), 120)
 
     asyncio.run(limited())
 
@@ -85,13 +86,13 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 async def read_to_the_end(client: WebSocketClientConnection) -> int:
     """The number of messages until the connection ends."""
     number = 0
-    while await asyncio.wait_for(client.read_message(), 10) is not None:
+    while await asyncio.wait_for(client.read_message(), 60) is not None:
         number += 1
     return number
 
 
 async def message(client: WebSocketClientConnection) -> dict[str, Any]:
-    text = await asyncio.wait_for(client.read_message(), 10)
+    text = await asyncio.wait_for(client.read_message(), 60)
     assert isinstance(text, str)
     data = json.loads(text)
     assert isinstance(data, dict)
