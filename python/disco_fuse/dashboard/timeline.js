@@ -7,6 +7,7 @@ import {COLORS, fitted, style, ticks} from "./charts.js";
 
 const LANE = 34;
 const LEFT = 110;
+const RIGHT = 28; // for half of a number
 const BOTTOM = 22;
 
 // The same name has the same color in every timeline.
@@ -49,7 +50,7 @@ export class Timeline {
     this.draw();
   }
 
-  width() { return Math.max(1, this.canvas.clientWidth - LEFT - 8); }
+  width() { return Math.max(1, this.canvas.clientWidth - LEFT - RIGHT); }
 
   look(from, to) {
     const length = Math.min(1, Math.max(1e-5, to - from));
@@ -88,7 +89,7 @@ export class Timeline {
     const lanes = this.lanes;
     const height = (lanes === null ? 2 : lanes.streams.length) * LANE + BOTTOM;
     const {context, width} = fitted(this.canvas, height);
-    if (lanes === null || width <= LEFT + 8) return;
+    if (lanes === null || width <= LEFT + RIGHT) return;
     const shown = lanes.makespan_us * (this.to - this.from);
     const first = lanes.makespan_us * this.from;
     const x = (time) => LEFT + ((time - first) / shown) * this.width();
