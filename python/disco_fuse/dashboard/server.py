@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from importlib.resources import files
 
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from disco_fuse.dashboard.access import Access
@@ -69,15 +69,15 @@ async def serve(
         If the port is in use.
     """
     dashboard = Dashboard(watch, access)
-    sockets = bind_sockets(port, host)
+    listening = _listen(host, port)
     server = HTTPServer(
         application(dashboard),
         max_body_size=4096,
         max_header_size=16384,
         idle_connection_timeout=60,
     )
-    server.add_sockets(sockets)
-    bound = sockets[0].getsockname()[1]
+    server.add_socket(listening)
+    bound = listening.getsockname()[1]
     dashboard.cookie_name = f"disco_fuse_{bound}"  # cookies are shared by all ports of a host
     following = asyncio.create_task(dashboard.follow_files())
     stopping = asyncio.create_task(stop.wait())
@@ -95,3 +95,12 @@ async def serve(
         await asyncio.gather(following, stopping, return_exceptions=True)
         await asyncio.sleep(_FAREWELL_S)
         await server.close_all_connections()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket on the first address of the host."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    listening = socket.create_server(address, family=family)
+    listening.setblocking(False)
+    return listening

@@ -61,8 +61,9 @@ def test_the_token_is_not_said(tmp_path: Path) -> None:
         process,
         address,
     ):
-        with urllib.request.urlopen(f"{address}?token={TOKEN}", timeout=60) as answer:
-            assert answer.status == 200
+        visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with visitor.open(f"{address}?token={TOKEN}", timeout=60) as answer:
+            assert (answer.status, answer.url) == (200, address)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
