@@ -34,10 +34,12 @@ test-cpp: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/cpp/run.sh $(CPP_BUILD)
 
 test-python: build
+	tests/python/shared/install_browser.sh
 	$(PYTEST) -n 2 --dist loadfile -m '$(QUICK)' $(ONE_PROCESS)
 	$(PYTEST) -m '$(QUICK)' tests/python/distributed
 
 test-all: test-cpp
+	tests/python/shared/install_browser.sh
 	$(PYTEST)
 
 # The wheels of Open MPI and MPICH overwrite each other's files, hence an environment of its own.

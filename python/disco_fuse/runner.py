@@ -17,7 +17,14 @@ from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.needs import GPU, TORCH, check_needs
 from disco_fuse.plan import CUBIN_FILE, STEP_FILE, Plan, TensorSpec, load_plan
-from disco_fuse.runtime import Communicator, Session, StepEvents, check_same, on_all_ranks
+from disco_fuse.runtime import (
+    Communicator,
+    EventKind,
+    Session,
+    StepEvents,
+    check_same,
+    on_all_ranks,
+)
 
 
 class StepRunner:
@@ -103,6 +110,10 @@ class StepRunner:
         with self.recording_kernels():
             self.step(batch)
         return self.events()
+
+    def exposed_us(self) -> float:
+        """Time in which this rank waited for AllReduces in the last step, in microseconds."""
+        return self.events().total_us(EventKind.WAIT)
 
     def copied_bytes(self) -> int:
         """Bytes of gradients that the last step had to copy into their buckets."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -22,7 +23,7 @@ from disco_fuse.config import (
 )
 from disco_fuse.cost_model.base import CostModel
 from disco_fuse.graph import OpGraph
-from disco_fuse.simulate import native_cluster
+from disco_fuse.simulate import Timeline, native_cluster, simulate
 from disco_fuse.strategy import Edit, Strategy, native_limits
 
 _CONTINUE, _TIME_LIMIT, _INTERRUPTED = 0, 1, 2
@@ -44,6 +45,12 @@ class SearchEvent:
         Whether the event reports a new best strategy (else it is one of a regular series).
     elapsed_s : float
         Seconds since the search began.
+    num_queued : int
+        Strategies that wait to be followed up; of starts that have ended, what they left.
+    best : Strategy or None
+        The new best strategy, list-scheduled, if the event reports one.
+    timeline : callable or None
+        Simulates it, with the cost model and the cluster of the search.
     """
 
     num_steps: int
@@ -51,6 +58,9 @@ class SearchEvent:
     makespan_us: float
     improved: bool
     elapsed_s: float
+    num_queued: int
+    best: Strategy | None = None
+    timeline: Callable[[], Timeline] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +147,29 @@ def search(
     with _interrupt_flag() as interrupted:
 
         def observe(
-            steps: int, candidates: int, makespan_ns: int, improved: bool, run: int, phase: int
+            steps: int,
+            candidates: int,
+            makespan_ns: int,
+            found: Any,
+            run: int,
+            phase: int,
+            queued: int,
         ) -> int:
             elapsed = time.monotonic() - started
             if on_event is not None:
+                best = None if found is None else Strategy(found, graph)
                 on_event(
                     SearchEvent(
                         num_steps=steps,
                         num_candidates=candidates,
                         makespan_us=_time_us(makespan_ns),
-                        improved=improved,
+                        improved=found is not None,
                         elapsed_s=elapsed,
+                        num_queued=queued,
+                        best=best,
+                        timeline=None
+                        if best is None
+                        else partial(simulate, graph, best, cost_model, cluster),
                     )
                 )
             if interrupted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -80,7 +81,7 @@ class Timeline:
             names = [graph.ops[op].name for op in units[event.unit].ops]
             rows.append(
                 {
-                    "name": "+".join(names[:4]) + ("+..." if len(names) > 4 else ""),
+                    "name": unit_name(names),
                     "ph": "X",
                     "pid": 0,
                     "tid": STREAMS.index(event.stream),
@@ -93,6 +94,11 @@ class Timeline:
             args = {"name": stream}
             rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": args})
         return json.dumps({"traceEvents": rows})
+
+
+def unit_name(ops: Sequence[str]) -> str:
+    """What a unit of these ops is called where people read it: the first four of them."""
+    return "+".join(ops[:4]) + ("+..." if len(ops) > 4 else "")
 
 
 def schedule(

@@ -125,9 +125,11 @@ ffi::Array<ffi::Any> RunSearch(OpGraphRef graph, CostModelRef model, Fields clus
   if (observer.has_value()) {
     ffi::Function call = observer.value();
     observe = [call](const Progress& progress) {
+      ffi::Optional<StrategyRef> found;
+      if (progress.improved) found = StrategyRef(*progress.best);
       ffi::Any verdict = call(progress.num_steps, progress.num_candidates,
-                              static_cast<int64_t>(progress.makespan.count()), progress.improved,
-                              progress.run, progress.phase);
+                              static_cast<int64_t>(progress.makespan.count()), found, progress.run,
+                              progress.phase, progress.num_queued);
       return static_cast<Verdict>(verdict.cast<int32_t>());
     };
   }

@@ -61,7 +61,7 @@ class Backtracking {
     bool goes_on = stop_reason_ != StopReason::kInterrupted;
     queue_.Clear();
     followed_.Clear();
-    parent_.Load(best_.front());
+    parent_.Load(*best_);
     PushStart(makespan_, best_node_);
     for (size_t i = 0; i < initial.size(); ++i) AddStart(initial[i], static_cast<int32_t>(i) + 1);
     if (!goes_on) return;
@@ -231,18 +231,20 @@ class Backtracking {
     if (IsLast()) stop_reason_ = StopReason::kMaxSteps;
     if (!observer_ || (!improved && num_candidates_ % config_.report_every != 0)) return;
     Nanoseconds makespan = MemoryLimit::MakespanOf(makespan_);
-    Verdict verdict = observer_({num_steps_, num_candidates_, makespan, improved, 0, phase_});
+    int64_t num_queued = static_cast<int64_t>(queue_.size());
+    Verdict verdict =
+        observer_({num_steps_, num_candidates_, makespan, improved, 0, phase_, num_queued, best_});
     if (verdict == Verdict::kTimeLimit) stop_reason_ = StopReason::kTimeLimit;
     if (verdict == Verdict::kInterrupted) stop_reason_ = StopReason::kInterrupted;
   }
 
   void SetBest(Strategy strategy, int32_t node) {
-    best_.assign(1, std::move(strategy));
+    best_ = std::make_shared<Strategy>(std::move(strategy));
     best_node_ = node;
   }
 
   SearchResult Result() const {
-    SearchResult result{best_.front()};
+    SearchResult result{*best_};
     result.makespan = makespan_;
     result.initial_makespan = initial_makespan_;
     result.found_makespan = MemoryLimit::MakespanOf(found_makespan_);
@@ -271,8 +273,8 @@ class Backtracking {
   std::unordered_map<Hash128, Nanoseconds, Hash128Key> visited_; /*!< only grows */
   Grouping parent_;
   std::vector<Child> children_;
-  std::vector<Strategy> best_; /*!< the incumbent, once there is one */
-  Nanoseconds makespan_{0};    /*!< like all of the search's: see MemoryLimit */
+  std::shared_ptr<const Strategy> best_; /*!< the incumbent, once there is one */
+  Nanoseconds makespan_{0};              /*!< like all of the search's: see MemoryLimit */
   Nanoseconds initial_makespan_{0};
   Nanoseconds found_makespan_{0};
   Nanoseconds best_start_makespan_{0};

@@ -30,18 +30,25 @@ class Together {
   Progress Add(int32_t run, Progress report) {
     num_steps_ += report.num_steps - last_[run].num_steps;
     num_candidates_ += report.num_candidates - last_[run].num_candidates;
+    num_queued_ += report.num_queued - last_[run].num_queued;
     last_[run] = report;
     // Not every search that improves improves on all of them.
     report.improved = report.improved && (!any_ || report.makespan < makespan_);
     if (!any_ || report.makespan < makespan_) makespan_ = report.makespan;
     any_ = true;
-    return {num_steps_, num_candidates_, makespan_, report.improved, run, report.phase};
+    report.num_steps = num_steps_;
+    report.num_candidates = num_candidates_;
+    report.num_queued = num_queued_;
+    report.makespan = makespan_;
+    report.run = run;
+    return report;
   }
 
  private:
   std::vector<Progress> last_;
   int64_t num_steps_ = 0;
   int64_t num_candidates_ = 0;
+  int64_t num_queued_ = 0;
   Nanoseconds makespan_{0};
   bool any_ = false;
 };

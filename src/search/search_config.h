@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,8 @@ struct Progress {
   bool improved;          /*!< whether there is a new incumbent */
   int32_t run = 0;        /*!< which of num_starts searches reports */
   int32_t phase = 0;      /*!< 1 if that follows up initial strategies, 0 before */
+  int64_t num_queued = 0; /*!< strategies that wait; a search that has ended counts as it was */
+  std::shared_ptr<const Strategy> best = nullptr; /*!< the incumbent of the search that reports */
 };
 
 /*!

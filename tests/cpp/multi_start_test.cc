@@ -87,6 +87,8 @@ TEST(MultiStart, ReportsComeFromTheCallerAndCountEverything) {
       }
       last = progress.num_candidates;
       makespan = progress.makespan;
+      EXPECT_NE(progress.best, nullptr);
+      EXPECT_GE(progress.num_queued, 0);
       return Verdict::kContinue;
     });
     EXPECT_EQ(last, result.num_candidates);

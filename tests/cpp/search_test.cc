@@ -208,8 +208,11 @@ TEST(Search, ReportsImprovementsAndProgress) {
       EXPECT_EQ(report.makespan, last);
     }
     last = report.makespan;
+    EXPECT_GE(report.num_queued, 0);
   }
   EXPECT_EQ(regular, 10);
+  EXPECT_GT(reports.front().num_queued, 0);
+  EXPECT_EQ(*reports.back().best, result.best);
   EXPECT_EQ(last, result.makespan);
 }
 

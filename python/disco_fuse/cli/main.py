@@ -9,6 +9,7 @@ from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
+from disco_fuse.cli.dashboard import dashboard
 from disco_fuse.cli.eval_cost_model import eval_cost_model
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
@@ -37,3 +38,4 @@ main.add_command(bench_kernels)
 main.add_command(sample)
 main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
+main.add_command(dashboard)

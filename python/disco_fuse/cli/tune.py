@@ -23,6 +23,8 @@ from disco_fuse.cli.references import (
 )
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
+from disco_fuse.trainer import EventLog
+from disco_fuse.tuning.events import SearchEvents, end_event, start_event
 from disco_fuse.tuning.importing import import_problem
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
@@ -80,7 +82,14 @@ Examples:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write strategy.json and timeline.trace.json (for Perfetto) there.",
+    help="Write strategy.json, timeline.trace.json (for Perfetto) and events.jsonl there.",
+)
+@click.option(
+    "--events",
+    "events_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append what happens to FILE, for 'disco-fuse dashboard'.  [default: in DIR of -O]",
 )
 def tune(
     model: str | None,
@@ -90,6 +99,7 @@ def tune(
     no_warm_start: bool,
     json_file: str | None,
     output: Path | None,
+    events_file: Path | None,
     **changes: Any,
 ) -> None:
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
@@ -106,10 +116,18 @@ def tune(
     config = search_config(preset, changes)
     try:
         problem = _problem(model, problem_file, cluster.device.library_convolutions)
-        with _progress() as on_event:
+        if events_file is None and output is not None:
+            events_file = output / "events.jsonl"
+        log = None if events_file is None else EventLog(events_file)
+        if log is not None:
+            log(start_event(problem, cluster, config, preset))
+        events = None if log is None else SearchEvents(problem.graph, log)
+        with _progress(events) as on_event:
             result = tune_problem(
                 problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
             )
+        if log is not None:
+            log(end_event(result))
         if output is not None:
             write_strategy(output, result, preset)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
@@ -164,13 +182,15 @@ def _problem(model: str | None, file: Path | None, library_convolutions: bool) -
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[SearchEvent], None]]:
-    """A bar on standard error, if that is a terminal, and the callback that moves it."""
+def _progress(log: SearchEvents | None) -> Iterator[Callable[[SearchEvent], None]]:
+    """A bar on standard error, if that is a terminal, and the callback that moves it and logs."""
     with tqdm(file=sys.stderr, unit="candidate", desc="search", disable=None, leave=False) as bar:
 
         def update(event: SearchEvent) -> None:
             bar.set_postfix_str(f"best {event.makespan_us / 1e3:.2f} ms", refresh=False)
             bar.update(event.num_candidates - bar.n)
+            if log is not None:
+                log(event)
 
         yield update
 

@@ -3,7 +3,8 @@
 Every event has ``event``, its kind, and ``step``, how many are done:
 
     start        rank, world_size, plan, plan_digest, num_kernels, restored (a checkpoint or null)
-    step         loss (the mean of the ranks), losses, seconds
+    step         loss (the mean of the ranks), losses, seconds; of this rank alone: exposed_us, in
+                 which it waited for AllReduces, and busy_us, the rest of its step
     skip         detail: which rank's loss was not finite
     checkpoint   failure: null or why
     evaluation   the figures of the callback, means of the ranks

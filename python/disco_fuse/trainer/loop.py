@@ -242,13 +242,21 @@ class Trainer:
             self._kept = self.runner.keep_state(self._kept)
         assert self._batch is not None
         loss = float(self.runner.step(self._batch)[0])
+        own_us, exposed_us = (time.perf_counter() - begin) * 1e6, self.runner.exposed_us()
         self.step += 1
         self._fetch()
         votes = self._vote(loss, terminated)
         losses = [vote.loss for vote in votes]
         done.losses.append(float(np.mean(losses)))
         done.times_s.append(time.perf_counter() - begin)
-        self._report("step", loss=done.losses[-1], losses=losses, seconds=done.times_s[-1])
+        self._report(
+            "step",
+            loss=done.losses[-1],
+            losses=losses,
+            seconds=done.times_s[-1],
+            busy_us=own_us - exposed_us,
+            exposed_us=exposed_us,
+        )
         return votes
 
     def _fetch(self) -> None:

@@ -32,7 +32,7 @@ LAYERS = [
     ["transform", "plan", "runtime", "launch"],
     ["profile", "runner", "slow_link"],
     ["trainer"],
-    ["compare", "bench", "dataset"],
+    ["compare", "bench", "dataset", "dashboard"],
     ["cli"],
 ]
 # Dependency that few files need -> the only places (folders or files) that may import it.
@@ -50,6 +50,7 @@ OPTIONAL = {
     "dgl": ["cost_model/gnn_training.py"],
     "matplotlib": ["dataset/plot.py"],
     "click": ["cli"],
+    "tornado": ["dashboard"],
 }
 
 

@@ -135,6 +135,20 @@ def test_events() -> None:
     improvements = [e.makespan_us for e in events if e.improved]
     assert improvements == sorted(improvements, reverse=True)
     assert improvements[-1] == found.makespan_us
+    assert events[-1].num_queued > 0
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_events_hold_the_new_best(num_threads: int) -> None:
+    events: list[SearchEvent] = []
+    config = SearchConfig(max_steps=100, num_starts=2, num_threads=num_threads)
+    search(fork(), MODEL, CLUSTER, config, on_event=events.append)
+    assert any(event.improved for event in events)
+    for event in events:
+        assert event.improved == (event.best is not None) == (event.timeline is not None)
+        if event.best is not None:
+            assert simulate(fork(), event.best, MODEL, CLUSTER) == event.timeline()
+            assert event.timeline().makespan_us == event.makespan_us
 
 
 def test_ctrl_c_keeps_the_best() -> None:
