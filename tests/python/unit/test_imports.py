@@ -32,6 +32,7 @@ LAYERS = [
     ["profile", "runner", "slow_link"],
     ["trainer"],
     ["compare", "bench", "dataset"],
+    ["advise"],
     ["cli"],
 ]
 # Dependency that few files need -> the only places (folders or files) that may import it.
