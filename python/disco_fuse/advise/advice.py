@@ -1,4 +1,4 @@
-"""What to change in a DDP job: step times for twenty bucket caps, the bound, and what is uncertain."""
+"""What to change in a DDP job: step times for twenty bucket caps, and the bound."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def middle_of_best(
 def candidate_caps(total_bytes: float) -> tuple[float, ...]:
     """Twenty caps in MiB, ascending; the last one holds all gradients."""
     total_mb = total_bytes / MIB
-    series = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in _MANTISSAS]
+    series = [mantissa * 10.0**power for power in range(-9, 7) for mantissa in _MANTISSAS]
     last = min(bisect_left(series, total_mb), len(series) - 1)
     return tuple(float(f"{cap:g}") for cap in series[last - NUM_CAPS + 1 : last + 1])
 

@@ -107,8 +107,8 @@ def _notes_on_steps(job: Job) -> list[str]:
         )
     if abs(job.sent_share - 1) > 0.01:
         found.append(
-            f"a communication hook sends {100 * job.sent_share:.0f}% of the gradients' bytes; it is "
-            "supposed to do so for other buckets"
+            f"a communication hook sends {100 * job.sent_share:.0f}% of the gradients' bytes; "
+            "other buckets are supposed to be sent likewise"
         )
     if job.contention is None:
         found.append(
@@ -132,7 +132,8 @@ def _notes_on_line(line: Line | None, replayed_us: float | None, job: Job) -> li
     found = []
     if line.is_narrow and not line.latency_given:
         found.append(
-            "all messages are of nearly one size: latency and bandwidth are hard to tell apart"
+            "messages are of nearly one size: latency and bandwidth are hard to tell apart; the "
+            "trace of a run with a smaller cap would say more"
         )
     if line.error > _BAD_LINE:
         found.append(f"messages are {100 * line.error:.0f}% off the line (median)")

@@ -22,7 +22,7 @@ from disco_fuse.allreduce import AllReduceModel
 # With the trace of one rank a message's time includes waiting for ranks that come later; the lower
 # quartile over steps has least of it and still is no single lucky step.
 _ONE_RANK_QUANTILE, _ALL_RANKS_QUANTILE = 0.25, 0.5
-_WIDE = 2.0  # sizes that differ by less than this factor tell little about the latency
+_WIDE = 4.0  # sizes that differ by less than this factor tell little about the latency
 
 
 @dataclass(frozen=True, kw_only=True)

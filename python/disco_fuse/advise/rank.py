@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -262,6 +262,8 @@ def _step(
     )
     others = tuple(_flight(m, m.num_bytes, 0, clock) for m in host.others if m.num_bytes)
     if clock is None:
+        mine = [copy for copy in copies if _inside(copy, host)]
+        flights = _through_before_copies(flights, mine, len(arrivals), host.end_us)
         waited = sum(m.call.duration_us for m in arrivals[-1].messages)
         return RankStep(
             number=host.number,
@@ -271,7 +273,7 @@ def _step(
             ready_us=tuple(a.ready_us for a in arrivals),
             flights=flights,
             others=others,
-            copy_us=sum(c.duration_us for c in copies if _inside(c, host)),
+            copy_us=sum(copy.duration_us for copy in mine),
             busy_us=host.end_us - host.begin_us,
         )
     begin, last, busy = clock.span(host.begin_us, host.end_us)
@@ -286,6 +288,24 @@ def _step(
         others=others,
         copy_us=0.0,
         busy_us=busy,
+    )
+
+
+def _through_before_copies(
+    flights: Sequence[Flight], copies: Sequence[Event], num_gradients: int, end_us: float
+) -> tuple[Flight, ...]:
+    """Messages end before DDP copies their first gradient back, and before the step does.
+
+    Gloo's thread wakes the one that waits and then writes down the end of the message: on a busy
+    processor that may be much later. DDP copies bucket by bucket.
+    """
+    latest = [end_us] * len(flights)
+    if len(copies) == num_gradients:
+        firsts = [0, *(flight.num_ready for flight in flights)]
+        latest = [copies[first].start_us for first in firsts[: len(flights)]]
+    return tuple(
+        replace(flight, end_us=max(min(flight.end_us, last), flight.start_us))
+        for flight, last in zip(flights, latest, strict=True)
     )
 
 

@@ -128,7 +128,7 @@ class Replay:
     def _advance(
         self, now: Values, progress: Values, spans: Sequence[tuple[Values, Values]]
     ) -> Values:
-        """When each rank has made ``progress`` more; slower inside the spans, which are in order."""
+        """When each rank has made so much progress; slower inside the spans, which are in order."""
         if self.contention == 1.0:
             return now + progress
         now, left = now.copy(), progress.copy()

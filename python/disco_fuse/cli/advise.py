@@ -185,8 +185,13 @@ def _conclude(advice: Advice | ModelAdvice) -> None:
     if best is not None and best_list is not None:
         click.echo(
             f"\nbest: bucket_cap_mb={best.cap_mb:g}, predicted {best.step_us / 1e3:.2f} ms\n"
-            f"torch {LIST_SINCE} and later: bucket_cap_mb_list=[{best_list.first_cap_mb:g}, "
-            f"{best_list.cap_mb:g}], predicted {best_list.list_us / 1e3:.2f} ms"
+            f"torch {LIST_SINCE} and later: "
+            + (
+                f"bucket_cap_mb_list=[{best_list.first_cap_mb:g}, {best_list.cap_mb:g}], predicted "
+                f"{best_list.list_us / 1e3:.2f} ms"
+                if best_list.first_cap_mb < best_list.cap_mb and best_list.list_us < best.step_us
+                else "a bucket_cap_mb_list gains nothing"
+            )
         )
     if advice.notes:
         click.echo("\n" + "\n".join(f"note: {note}" for note in advice.notes))

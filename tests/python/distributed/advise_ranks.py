@@ -1,5 +1,8 @@
-"""A DDP job over gloo for the tests of advice; run by mpirun: `advise_ranks.py FOLDER trace CAP` or
-`advise_ranks.py FOLDER measure ROUNDS CAP...`."""
+"""A DDP job over gloo for the tests of advice, as programs under mpirun.
+
+`advise_ranks.py FOLDER trace CAP` writes a trace of each rank,
+`advise_ranks.py FOLDER measure ROUNDS CAP...` the step times of each cap.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 RANK, WORLD_SIZE = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
 NUM_TRACED = 7
-WIDTH, NUM_LAYERS, NUM_CLASSES, BATCH = 512, 12, 4096, 256
+# 10 MiB in 80 gradients of 40 layers, and 4 MiB of the last layer, whose gradient comes first.
+WIDTH, NUM_LAYERS, NUM_CLASSES, BATCH = 256, 40, 4096, 128
 
 
 class Job:
