@@ -150,20 +150,21 @@ def chain(num_layers: int) -> OpGraph:
     """A backward pass that hands out a gradient of 4 MB per op, and an update of each."""
     ops, edges = [], []
     for layer in range(num_layers):
+        if layer:
+            edges.append(Edge(producer=2 * layer - 2, consumer=2 * layer, bytes=4_000_000))
         ops.append(Op(name=f"backward{layer}", flops=4e9, bytes_written=4_000_000))
-        edges += [Edge(producer=layer - 1, consumer=layer, bytes=4_000_000)] if layer else []
-    for layer in range(num_layers):
-        op = Op(
-            name=f"allreduce{layer}",
-            kind=OpKind.ALLREDUCE,
-            bytes_written=4_000_000,
-            collective="allreduce",
-            merge_class="avg",
+        edges.append(Edge(producer=2 * layer, consumer=2 * layer + 1, bytes=4_000_000))
+        ops.append(
+            Op(
+                name=f"allreduce{layer}",
+                kind=OpKind.ALLREDUCE,
+                bytes_written=4_000_000,
+                collective="allreduce",
+                merge_class="avg",
+            )
         )
-        edges.append(Edge(producer=layer, consumer=len(ops), bytes=4_000_000))
-        ops.append(op)
     for layer in range(num_layers):
-        edges.append(Edge(producer=num_layers + layer, consumer=len(ops), bytes=4_000_000))
+        edges.append(Edge(producer=2 * layer + 1, consumer=len(ops), bytes=4_000_000))
         ops.append(Op(name=f"update{layer}", bytes_read=8_000_000, is_output=True))
     return OpGraph.create(ops, edges)
 
