@@ -181,7 +181,7 @@ def _refuse_others(trace: Trace, calls: Sequence[Event], kernels: Sequence[Event
         )
     if kernels:
         raise ValueError(
-            f"{trace.name}: NCCL kernels, but no operators of the host: profile with "
+            f"{trace.name}: NCCL kernels, but no AllReduce called by the host: profile with "
             "ProfilerActivity.CPU as well"
         )
     work = "GPU kernels" if trace.kernels else "operators" if trace.ops else "nothing"

@@ -114,7 +114,7 @@ def test_a_trace_without(tmp_path: Path, change: Callable[[Rows], Rows], message
 
 
 def test_without_operators_of_the_host(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="but no operators of the host: profile with Profiler"):
+    with pytest.raises(ValueError, match="but no AllReduce called by the host: profile with Prof"):
         load_job([write(tmp_path, JOB.trace(0, host=False))])
 
 
