@@ -81,7 +81,14 @@ def fit_line(job: Job, latency_us: float | None = None) -> Line | None:
         latency_us, slope = model.large_latency_us, model.large_us_per_byte
     if given or latency_us == 0:
         # The slope of a line whose latency was cut off at 0 is too steep.
-        slope = _rate(points, latency_us)
+        rest = _step_total_us(job) - latency_us * len(job.bucket_bytes)
+        slope = max(rest, 0.0) / float(job.bucket_bytes.sum())
+    else:
+        # Medians of single messages add up to less than a step of them takes: a few are slow.
+        scale = _step_total_us(job) / sum(
+            latency_us + slope * size for size in job.bucket_bytes.tolist()
+        )
+        latency_us, slope = latency_us * scale, slope * scale
     errors = [abs((latency_us + slope * size) / time - 1) for size, time in points]
     return Line(
         latency_us=latency_us,
@@ -92,20 +99,19 @@ def fit_line(job: Job, latency_us: float | None = None) -> Line | None:
     )
 
 
-def _rate(points: list[tuple[float, float]], latency_us: float) -> float:
-    """Microseconds a byte beyond a latency: the median, each message counts by its bytes."""
-    rows = sorted((max(time - latency_us, 0.0) / size, size) for size, time in points)
-    half, seen = sum(size for _, size in rows) / 2, 0.0
-    for rate, size in rows:
-        seen += size
-        if seen >= half:
-            return rate
-    raise AssertionError("no points")
+def _step_total_us(job: Job) -> float:
+    """Time that the messages of a step take together."""
+    got = [_got(start, end) for start, end in zip(*job.flights(), strict=True)]
+    return float(np.quantile(np.sum(got, axis=1), _quantile(job)))
+
+
+def _quantile(job: Job) -> float:
+    return _ONE_RANK_QUANTILE if len(job.names) == 1 else _ALL_RANKS_QUANTILE
 
 
 def _points(job: Job) -> list[tuple[float, float]]:
     """Size and time: one for each bucket, and for each size of the other messages."""
-    quantile = _ONE_RANK_QUANTILE if len(job.names) == 1 else _ALL_RANKS_QUANTILE
+    quantile = _quantile(job)
     got = [_got(start, end) for start, end in zip(*job.flights(), strict=True)]
     times = np.quantile(got, quantile, axis=0)
     points = list(zip(job.bucket_bytes.tolist(), times.tolist(), strict=True))

@@ -194,14 +194,12 @@ def _refuse_others(trace: Trace, calls: Sequence[Event], kernels: Sequence[Event
 def _owners(
     trace: Trace, calls: Sequence[Event], kernels: Sequence[Event]
 ) -> list[tuple[int, Event]]:
-    """Call and kernel, by the launch that both share, else by the id of the operator."""
+    """Call and kernel, by the launch inside of the call."""
     launched = {e.args["correlation"]: e for e in trace.launches if "correlation" in e.args}
     containers = Containers(calls)
-    ids = {_id(event): event for event in trace.ops if event.name in _CALLS}
     pairs = []
     for kernel in kernels:
-        by_id = ids.get(_id(kernel)) if _id(kernel) is not None else None
-        launch = launched.get(kernel.args.get("correlation"), by_id)
+        launch = launched.get(kernel.args.get("correlation"))
         index = None if launch is None else containers.around(launch)
         if index is not None:
             pairs.append((index, kernel))
@@ -217,10 +215,6 @@ def _owners(
             args=first.args,
         )
     return sorted(merged.items())
-
-
-def _id(event: Event) -> Any:
-    return event.args.get("External id", event.args.get("external id"))
 
 
 def _in_turn(calls: Sequence[Event], transfers: Sequence[Event]) -> list[tuple[int, Event]]:

@@ -219,9 +219,17 @@ class _Kernels:
         if not kernels:
             raise ValueError(f"{trace.name}: NCCL kernels, but none that compute")
         rows = sorted(
-            (launched.get(k.args.get("correlation"), k.start_us), k.start_us, k.end_us)
+            (launched[k.args["correlation"]], k.start_us, k.end_us)
             for k in kernels
+            if k.args.get("correlation") in launched
         )
+        # A few were launched before the trace begins.
+        if len(rows) < len(kernels) / 2:
+            raise ValueError(
+                f"{trace.name}: the launches of {len(kernels) - len(rows)} of {len(kernels)} GPU "
+                "kernels are not in the trace, hence not when gradients are ready; profile with "
+                "ProfilerActivity.CPU as well, and without another tool that uses CUPTI"
+            )
         self._launches = [row[0] for row in rows]
         self._starts = [row[1] for row in rows]
         self._ends = [row[2] for row in rows]

@@ -111,6 +111,7 @@ def _advise_model(model: str, cluster_name: str, json_file: str | None) -> None:
             f"{model}, simulated on {cluster.name}, {cluster.world_size} ranks of "
             f"{cluster.device.name}\n"
         )
+        click.echo(markdown_table(_model_figures(advice)) + "\n")
     show(_cap_rows(advice.caps), advice.to_json(), json_file)
     if json_file != "-":
         _conclude(advice)
@@ -138,8 +139,7 @@ def _figures(advice: Advice) -> list[tuple[str, str]]:
         ("buckets, MiB", f"{len(advice.bucket_mb)}: {buckets}{more}"),
     ]
     if line is not None:
-        rate = f"{1e-3 / line.us_per_byte:.3f} GB/s" if line.us_per_byte > 0 else "no limit seen"
-        rows.append(("AllReduce line", f"{line.latency_us:.0f} us + {rate}"))
+        rows.append(_line_row(line.latency_us, line.us_per_byte))
     if advice.contention is not None:
         rows.append(("compute beside messages", f"{advice.contention:.2f} times as long"))
     if advice.replayed_us is not None and advice.bound_us is not None:
@@ -148,6 +148,23 @@ def _figures(advice: Advice) -> list[tuple[str, str]]:
             ("bound for all buckets", f"{advice.bound_us / 1e3:.2f} ms"),
         ]
     return rows
+
+
+def _model_figures(advice: ModelAdvice) -> list[tuple[str, str]]:
+    data = advice.to_json()
+    return [
+        ("figure", "value"),
+        ("compute", f"{data['compute_us'] / 1e3:.2f} ms"),
+        ("first gradient at", f"{data['first_gradient_us'] / 1e3:.2f} ms"),
+        ("gradients", f"{data['gradient_mb']:.1f} MiB"),
+        _line_row(data["latency_us"], data["us_per_byte"]),
+        ("bound for all buckets", f"{data['bound_us'] / 1e3:.2f} ms"),
+    ]
+
+
+def _line_row(latency_us: float, us_per_byte: float) -> tuple[str, str]:
+    rate = f"{1e-3 / us_per_byte:.3f} GB/s" if us_per_byte > 0 else "no limit seen"
+    return "AllReduce line", f"{latency_us:.0f} us + {rate}"
 
 
 def _rank_rows(advice: Advice) -> list[tuple[str, ...]]:

@@ -89,6 +89,20 @@ def test_what_is_printed() -> None:
     assert len(re.findall(r"^\| +[\d.]+ \| +\d+ \| +[\d.]+ \|", result.stdout, re.MULTILINE)) == 20
 
 
+@pytest.mark.usefixtures("imported")
+def test_what_is_printed_for_a_model() -> None:
+    result = run("bert_small", "--cluster", "cluster-a")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("bert_small, simulated on cluster-a, 12 ranks of GTX 1080 Ti\n")
+    assert re.search(
+        r"^\| AllReduce line +\| 52 us \+ 0\.933 GB/s +\|$", result.stdout, re.MULTILINE
+    )
+    assert "note: from the model alone" in result.stdout
+    data = json.loads(run("bert_small", "--cluster", "cluster-a", "--json", "-").stdout)
+    assert data["simulated"] is True
+    assert len(data["caps"]) == 20
+
+
 @pytest.mark.usefixtures("traces")
 def test_json() -> None:
     result = run("rank0.json", "rank1.json.gz", "--json", "-")

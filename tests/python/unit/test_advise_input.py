@@ -113,6 +113,18 @@ def test_a_trace_without(tmp_path: Path, change: Callable[[Rows], Rows], message
     assert path in str(caught.value)
 
 
+def test_without_launches_of_compute(tmp_path: Path) -> None:
+    rows = JOB.trace(0)["traceEvents"]
+    computing = {r["args"]["correlation"] for r in rows if r["name"].startswith("gemm")}
+    kept = [
+        row
+        for row in rows
+        if row["cat"] != "cuda_runtime" or row["args"]["correlation"] not in computing
+    ]
+    with pytest.raises(ValueError, match=r"the launches of \d+ of \d+ GPU kernels are not in the"):
+        load_job([write(tmp_path, kept)])
+
+
 def test_without_operators_of_the_host(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="but no AllReduce called by the host: profile with Prof"):
         load_job([write(tmp_path, JOB.trace(0, host=False))])

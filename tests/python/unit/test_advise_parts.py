@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,38 +75,40 @@ def test_messages_end_before_their_gradients_are_copied() -> None:
     assert ends == [20_000.0, 20_000.0]
 
 
-def two_messages(ends_us: tuple[float, float]) -> Job:
-    flights = tuple(
-        Flight(call_us=0.0, start_us=100.0, end_us=100.0 + end, num_bytes=size, num_ready=1 + i)
-        for i, (end, size) in enumerate(zip(ends_us, (1000, 3000), strict=True))
-    )
-    step = RankStep(
-        number=1,
-        begin_us=0.0,
-        backward_us=100.0,
-        end_us=300.0,
-        ready_us=(90.0, 100.0),
-        flights=flights,
-        others=(),
-        copy_us=0.0,
-        busy_us=300.0,
-    )
-    return job_of(
-        [
-            RankTrace(
-                name="t",
-                rank=0,
-                world_size=2,
-                gpu=False,
-                gradient_bytes=(1000.0, 3000.0),
-                sent_share=1.0,
-                sizes_known=True,
-                steps=(step,),
-                num_dropped=0,
-                work=(),
+def two_messages(*ends_us: tuple[float, float]) -> Job:
+    """Messages of 1000 and 3000 bytes that start together, in as many steps as ends are given."""
+    steps = []
+    for number, ends in enumerate(ends_us):
+        flights = tuple(
+            Flight(call_us=0.0, start_us=100.0, end_us=100.0 + end, num_bytes=size, num_ready=1 + i)
+            for i, (end, size) in enumerate(zip(ends, (1000, 3000), strict=True))
+        )
+        steps.append(
+            RankStep(
+                number=number,
+                begin_us=0.0,
+                backward_us=100.0,
+                end_us=300.0,
+                ready_us=(90.0, 100.0),
+                flights=flights,
+                others=(),
+                copy_us=0.0,
+                busy_us=300.0,
             )
-        ]
+        )
+    trace = RankTrace(
+        name="t",
+        rank=0,
+        world_size=2,
+        gpu=False,
+        gradient_bytes=(1000.0, 3000.0),
+        sent_share=1.0,
+        sizes_known=True,
+        steps=tuple(steps),
+        num_dropped=0,
+        work=(),
     )
+    return job_of([trace, replace(trace, name="u", rank=1)])
 
 
 def test_messages_that_share_the_link() -> None:
@@ -122,7 +125,17 @@ def test_a_latency_below_zero_is_cut_off_and_the_rate_fitted_anew() -> None:
     line = fit_line(two_messages((10.0, 70.0)))  # 5 and 65 us
     assert line is not None
     assert line.latency_us == 0.0
-    assert line.us_per_byte == pytest.approx(65 / 3000)
+    assert line.us_per_byte == pytest.approx(70 / 4000)
+
+
+def test_the_messages_of_a_step_take_what_they_take_together() -> None:
+    line = fit_line(two_messages((40.0, 60.0), (40.0, 80.0), (60.0, 70.0)))
+    assert line is not None
+    assert line.time_us(1000) + line.time_us(3000) == pytest.approx(70.0)
+    assert line.latency_us > 0
+    stated = fit_line(two_messages((40.0, 60.0), (40.0, 80.0), (60.0, 70.0)), latency_us=5.0)
+    assert stated is not None
+    assert (stated.latency_us, stated.us_per_byte) == (5.0, pytest.approx(60 / 4000))
 
 
 def test_contention() -> None:
