@@ -107,10 +107,6 @@ def ddp_buckets(
 ) -> Buckets:
     """PyTorch DDP after its rebuild: a bucket closes once it has reached its cap.
 
-    Every class has a sequence of buckets, and of caps, of its own. Source:
-    ``compute_bucket_assignment_by_size`` and ``Reducer::rebuild_buckets`` in pytorch/pytorch,
-    ``torch/csrc/distributed/c10d/reducer.cpp``.
-
     Parameters
     ----------
     caps_bytes : sequence of int, optional
@@ -122,16 +118,39 @@ def ddp_buckets(
     """
     caps = ddp_caps_bytes() if caps_bytes is None else caps_bytes
     arrival = gradients_in_production_order(graph) if arrival is None else arrival
+    sizes = [graph.ops[allreduce].bytes_written for allreduce in arrival]
+    classes = [_class(graph, allreduce) for allreduce in arrival]
+    return [[arrival[place] for place in bucket] for bucket in ddp_partition(sizes, caps, classes)]
+
+
+def ddp_partition(
+    sizes_bytes: Sequence[float], caps_bytes: Sequence[int], classes: Sequence[str] | None = None
+) -> Buckets:
+    """PyTorch DDP's buckets of gradients that are numbered in order of arrival.
+
+    Every class has a sequence of buckets, and of caps, of its own. Source:
+    ``compute_bucket_assignment_by_size`` and ``Reducer::rebuild_buckets`` in pytorch/pytorch,
+    ``torch/csrc/distributed/c10d/reducer.cpp``.
+
+    Parameters
+    ----------
+    sizes_bytes : sequence of float
+    caps_bytes : sequence of int
+        Of which the last repeats.
+    classes : sequence of str, optional
+        Only gradients of one class share a bucket. Default: all are of one.
+    """
     closed: Buckets = []
     num_closed: dict[str, int] = defaultdict(int)
     open_buckets: dict[str, list[int]] = defaultdict(list)
-    for allreduce in arrival:
-        merge_class = _class(graph, allreduce)
-        bucket = open_buckets[merge_class]
-        bucket.append(allreduce)
-        size = sum(graph.ops[member].bytes_written for member in bucket)
-        if size >= caps[min(num_closed[merge_class], len(caps) - 1)]:
+    open_bytes: dict[str, float] = defaultdict(float)
+    for gradient, size in enumerate(sizes_bytes):
+        merge_class = "" if classes is None else classes[gradient]
+        open_buckets[merge_class].append(gradient)
+        open_bytes[merge_class] += size
+        if open_bytes[merge_class] >= caps_bytes[min(num_closed[merge_class], len(caps_bytes) - 1)]:
             closed.append(open_buckets.pop(merge_class))
+            del open_bytes[merge_class]
             num_closed[merge_class] += 1
     return [*closed, *open_buckets.values()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from disco_fuse import __version__
+from disco_fuse.cli.advise import advise
 from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
@@ -39,3 +40,4 @@ main.add_command(sample)
 main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
 main.add_command(dashboard)
+main.add_command(advise)

@@ -33,6 +33,7 @@ LAYERS = [
     ["profile", "runner", "slow_link"],
     ["trainer"],
     ["compare", "bench", "dataset", "dashboard"],
+    ["advise"],
     ["cli"],
 ]
 # Dependency that few files need -> the only places (folders or files) that may import it.

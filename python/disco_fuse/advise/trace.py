@@ -1,0 +1,162 @@
+"""Reads a trace that the PyTorch profiler (Kineto) has exported, plain or compressed by gzip.
+
+Only what advice needs is kept: operators and annotations of the host, kernels of the GPU, and the
+host calls that launched them. Old exports name the categories differently and may be a bare list.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Category as exported, in lower case -> what it is here. The second names are those of torch 1.8
+# to 1.11 (pytorch/kineto, libkineto/src/output_json.cpp and its history).
+_ROLES = {
+    "cpu_op": "op",
+    "operator": "op",
+    "user_annotation": "op",
+    "kernel": "kernel",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "runtime": "launch",
+}
+_OTHER_PACKERS = {
+    b"PK\x03\x04": "zip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+}
+_HOW = "export it with torch.profiler.profile(...).export_chrome_trace or tensorboard_trace_handler"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that took time; microseconds of the clock of its trace.
+
+    Attributes
+    ----------
+    name : str
+    thread : str
+        Process and thread, or device and stream.
+    start_us, end_us : float
+    args : dict
+        What the profiler wrote beside it.
+    """
+
+    name: str
+    thread: str
+    start_us: float
+    end_us: float
+    args: dict[str, Any]
+
+    @property
+    def duration_us(self) -> float:
+        """From start to end."""
+        return self.end_us - self.start_us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What one rank's profiler saw, each list in order of start.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, for messages.
+    rank, world_size : int, optional
+        Where the trace says so.
+    ops, kernels, launches : tuple of Event
+        Of the host, of the GPU, and the host's calls of CUDA.
+    """
+
+    name: str
+    rank: int | None
+    world_size: int | None
+    ops: tuple[Event, ...]
+    kernels: tuple[Event, ...]
+    launches: tuple[Event, ...]
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read one file.
+
+    Raises
+    ------
+    ValueError
+        Naming the file, if it is missing, cut off, compressed otherwise, or no trace.
+    """
+    try:
+        data = json.loads(_text(Path(path)))
+    except json.JSONDecodeError as error:
+        # What was cut off ends where the parser gives up; other text fails long before.
+        cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
+        if cut and error.pos > 0:
+            raise ValueError(
+                f"{path}: the trace is truncated: it ends after {len(error.doc)} characters, inside"
+                " an event; was the job ended while it wrote?"
+            ) from error
+        raise ValueError(f"{path}: not a trace: no JSON ({error}); {_HOW}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: not a trace: nested too deeply") from error
+    rows = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(rows, list) or not any(isinstance(row, dict) and "ph" in row for row in rows):
+        raise ValueError(f"{path}: not a trace: it has no list of traceEvents; {_HOW}")
+    try:
+        return _trace(str(path), data if isinstance(data, dict) else {}, rows)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: not a trace of the PyTorch profiler: {error}") from error
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"no file {path}")
+    content = path.read_bytes()
+    for magic, packer in _OTHER_PACKERS.items():
+        if content.startswith(magic):
+            raise ValueError(f"{path}: compressed by {packer}; allowed are gzip and no compression")
+    try:
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+        return content.decode()
+    except EOFError as error:
+        raise ValueError(f"{path}: the trace is truncated: its gzip stream has no end") from error
+    except (OSError, zlib.error) as error:
+        raise ValueError(f"{path}: gzip cannot read it: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a trace: no text ({error.reason}); {_HOW}") from error
+
+
+def _trace(name: str, data: dict[str, Any], rows: list[Any]) -> Trace:
+    found: dict[str, list[Event]] = {"op": [], "kernel": [], "launch": []}
+    for row in rows:
+        if not isinstance(row, dict) or row.get("ph") != "X":
+            continue
+        role = _ROLES.get(str(row.get("cat", "")).lower())
+        if role is None or "ts" not in row:
+            continue
+        start = float(row["ts"])
+        event = Event(
+            name=str(row.get("name", "")),
+            thread=f"{row.get('pid')}/{row.get('tid')}",
+            start_us=start,
+            end_us=start + float(row.get("dur", 0)),
+            args=row.get("args") or {},
+        )
+        found[role].append(event)
+    about = data.get("distributedInfo") or {}
+    ordered = {
+        role: tuple(sorted(events, key=lambda event: (event.start_us, -event.end_us)))
+        for role, events in found.items()
+    }
+    return Trace(
+        name=name,
+        rank=int(about["rank"]) if "rank" in about else None,
+        world_size=int(about["world_size"]) if "world_size" in about else None,
+        ops=ordered["op"],
+        kernels=ordered["kernel"],
+        launches=ordered["launch"],
+    )

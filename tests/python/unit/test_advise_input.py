@@ -1,0 +1,180 @@
+"""Traces that advice cannot use, and sets of them that do not belong together: refused by name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kineto_traces import GpuJob
+
+from disco_fuse.advise import load_job
+
+JOB = GpuJob(
+    buckets=[[0, 1], [2]],
+    elements=[300_000, 1000, 50_000],
+    backward_us=[500, 100, 300],
+    num_steps=4,
+)
+Rows = list[dict[str, Any]]
+
+
+def write(folder: Path, data: Any, name: str = "trace.json") -> str:
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
+    return str(path)
+
+
+def whole() -> bytes:
+    return json.dumps(JOB.trace(0)).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (whole()[:-300], "the trace is truncated: it ends after"),
+        (whole()[:-1], "the trace is truncated: it ends after"),
+        (whole()[: len(whole()) // 2], "the trace is truncated: it ends after"),
+        (gzip.compress(whole())[:-40], "the trace is truncated: its gzip stream has no end"),
+        (gzip.compress(b"x" * 5000)[:20] + b"junk" * 20, "gzip cannot read it"),
+        (b"PK\x03\x04rest", "compressed by zip; allowed are gzip and no compression"),
+        (b"\x28\xb5\x2f\xfdrest", "compressed by zstd"),
+        (b"\xff\xfe\x00\x01", "not a trace: no text"),
+        (b"", "not a trace: no JSON"),
+        (b"ts,dur\n1,2\n", "not a trace: no JSON"),
+        (b"[" * 100_000, "not a trace: nested too deeply"),
+        (b"{}", "not a trace: it has no list of traceEvents"),
+        (b"[]", "not a trace: it has no list of traceEvents"),
+        (b'"text"', "not a trace: it has no list of traceEvents"),
+        (b'{"traceEvents": {"ph": "X"}}', "not a trace: it has no list of traceEvents"),
+        (
+            b'[{"ph": "X", "cat": "cpu_op", "ts": "soon"}]',
+            "not a trace of the PyTorch profiler: could not convert string to float",
+        ),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_no_whole_trace(tmp_path: Path, content: bytes, message: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_job([path])
+    assert path in str(caught.value)
+
+
+def test_no_file() -> None:
+    with pytest.raises(ValueError, match=r"no file nowhere\.json"):
+        load_job(["nowhere.json"])
+
+
+def test_no_traces() -> None:
+    with pytest.raises(ValueError, match="no traces; at least one is needed"):
+        load_job([])
+
+
+def without(*names: str) -> Callable[[Rows], Rows]:
+    return lambda rows: [r for r in rows if not any(name in r["name"] for name in names)]
+
+
+def sharded(rows: Rows) -> Rows:
+    kept = without("allreduce", "all_reduce", "record_param_comms", "AllReduce")(rows)
+    return [*kept, {**rows[0], "name": "c10d::_reduce_scatter_base_", "cat": "cpu_op"}]
+
+
+def outside_of_backward(rows: Rows) -> Rows:
+    return [{**r, "tid": 999} if "AccumulateGrad" in r["name"] else r for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            without("nccl", "c10d", "record_param"),
+            "no AllReduce: the trace has GPU kernels of a job",
+        ),
+        (without("ncclDev"), "no NCCL kernel of an AllReduce, hence not how long they take"),
+        (without("ncclDev", "gemm"), "has no gloo:all_reduce, hence not how long they take"),
+        (without("AccumulateGrad"), "no torch::autograd::AccumulateGrad: when gradients are ready"),
+        (without("gemm"), "NCCL kernels, but none that compute"),
+        (sharded, "no AllReduce, but 'c10d::_reduce_scatter_base_': advice is for Distributed"),
+        (outside_of_backward, "no AllReduce is called by a backward pass"),
+        (lambda rows: rows[:1], "no AllReduce: the trace has operators of a job"),
+        (lambda _: [{"ph": "M"}], "no AllReduce: the trace has nothing of a job"),
+    ],
+    ids=str,
+)
+def test_a_trace_without(tmp_path: Path, change: Callable[[Rows], Rows], message: str) -> None:
+    path = write(tmp_path, {"traceEvents": change(JOB.trace(0)["traceEvents"])})
+    with pytest.raises(ValueError, match=message) as caught:
+        load_job([path])
+    assert path in str(caught.value)
+
+
+def test_without_launches_of_compute(tmp_path: Path) -> None:
+    rows = JOB.trace(0)["traceEvents"]
+    computing = {r["args"]["correlation"] for r in rows if r["name"].startswith("gemm")}
+    kept = [
+        row
+        for row in rows
+        if row["cat"] != "cuda_runtime" or row["args"]["correlation"] not in computing
+    ]
+    with pytest.raises(ValueError, match=r"the launches of \d+ of \d+ GPU kernels are not in the"):
+        load_job([write(tmp_path, kept)])
+
+
+def test_without_operators_of_the_host(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="but no AllReduce called by the host: profile with Prof"):
+        load_job([write(tmp_path, JOB.trace(0, host=False))])
+
+
+def test_an_old_trace_without_any_sizes(tmp_path: Path) -> None:
+    path = write(tmp_path, JOB.trace(0, style="old", shapes=False))
+    with pytest.raises(ValueError, match="neither the AllReduces nor the gradients say how large"):
+        load_job([path])
+
+
+def test_an_old_trace_with_shapes_of_gradients_only(tmp_path: Path) -> None:
+    rows = JOB.trace(0, style="old")
+    for row in rows:
+        if row["name"] == "nccl:all_reduce":
+            row["args"] = {}
+    loaded = load_job([write(tmp_path, rows)])
+    assert loaded.bucket_bytes.tolist() == [4 * 301_000, 4 * 50_000]
+
+
+def pair(folder: Path, first: Any, second: Any) -> list[str]:
+    return [write(folder, first, "a.json"), write(folder, second, "b.json")]
+
+
+def test_ranks_of_different_jobs(tmp_path: Path) -> None:
+    larger = replace(JOB, elements=[300_000, 1000, 60_000])
+    with pytest.raises(ValueError, match=r"b.json are not of the same job: their messages, in byt"):
+        load_job(pair(tmp_path, JOB.trace(0), larger.trace(1)))
+    fewer = replace(JOB, elements=[300_000, 1000], backward_us=[500, 100], buckets=[[0], [1]])
+    with pytest.raises(ValueError, match="their numbers of gradients are 3 and 2"):
+        load_job(pair(tmp_path, JOB.trace(0), fewer.trace(1)))
+    more = replace(JOB, world_size=3, late_us=(0, 0, 0))
+    with pytest.raises(ValueError, match="their world sizes are 2 and 3"):
+        load_job(pair(tmp_path, JOB.trace(0), more.trace(1)))
+
+
+def test_ranks_of_different_runs(tmp_path: Path) -> None:
+    slower = replace(JOB, backward_us=[500, 100, 6000])
+    with pytest.raises(ValueError, match="are not of the same run: their AllReduces end"):
+        load_job(pair(tmp_path, JOB.trace(0), slower.trace(1)))
+
+
+def test_one_rank_twice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a.json and .*b.json: both are rank 0; one file per ra"):
+        load_job(pair(tmp_path, JOB.trace(0), JOB.trace(0)))
+
+
+def test_no_common_step(tmp_path: Path) -> None:
+    later = JOB.trace(1)
+    for row in later["traceEvents"]:
+        row["name"] = row["name"].replace("ProfilerStep#", "ProfilerStep#10")
+    with pytest.raises(ValueError, match=r"no step in common: .*a.json has \[4, 5, 6\]; .*b.json"):
+        load_job(pair(tmp_path, JOB.trace(0), later))
