@@ -15,6 +15,7 @@ from .nests import plan_nests
 from .operators import group
 from .plain import plain
 from .scope import FlatBuffers
+from .traffic import with_streams
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
         rule, nest = one.write(kernel)
         rules.append(rule)
         body.extend(nest)
-    statements = [*buffers.declarations, *body]
-    scheduled = func.with_body(in_root_block(sequence(statements)))
+    whole = sequence([*buffers.declarations, *body])
+    if kernel.streamed:
+        whole = with_streams(whole, kernel.streamed)
+    scheduled = func.with_body(in_root_block(whole))
     return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: len(plans), RULES: rules})
 
 

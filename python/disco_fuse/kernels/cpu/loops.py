@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx import ForKind
 
@@ -54,12 +55,23 @@ class Lanes:
         The lane, ``0 .. width - 1``.
     allocations
         Statements that must come before the vector loop.
+    after
+        Statements that must follow it.
     """
 
     def __init__(self, width: int, index: tirx.Expr) -> None:
         self.width = width
         self.index = index
         self.allocations: list[tirx.Stmt] = []
+        self.after: list[tirx.Stmt] = []
+
+    def first(self, value: tirx.Expr) -> tirx.Expr:
+        """The value that an expression of the lane has in lane 0."""
+
+        def change(found: tirx.Var) -> tirx.Expr:
+            return int_imm(0) if found.same_as(self.index) else found
+
+        return tvm_ffi.structural_map(value, [(tirx.Var, change)])
 
 
 def vector_pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
@@ -93,7 +105,7 @@ def vector(first: tirx.Expr | None, width: int, body: VectorBody) -> list[tirx.S
     lanes = Lanes(width, lane)
     inner = sequence(body(lane if first is None else first + lane, lanes))
     vectorized = tirx.For(lane, int_imm(0), int_imm(width), ForKind.VECTORIZED, inner)
-    return [*lanes.allocations, vectorized]
+    return [*lanes.allocations, vectorized, *lanes.after]
 
 
 def vectors(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,8 +26,10 @@ from .loops import (
 )
 from .resolve import Root
 from .rows import Pass, RowNest, cut, flatten
-from .scalar import ScalarGraph
+from .rows_ahead import loads_ahead, row_ahead
+from .scalar import Node, ScalarGraph
 from .scope import Scope, count_uses, nested
+from .traffic import prefetch
 
 MAX_ACCUMULATORS = 4
 STACK_BYTES = 64 * 1024
@@ -49,6 +51,8 @@ class _Row:
         the stored output.
     kind
         Kind of the outermost vector loop, for a nest without a row loop.
+    ahead
+        The row loop at a later row, with the loads that each pass fetches for it.
     """
 
     kernel: Kernel
@@ -56,6 +60,7 @@ class _Row:
     allocate: Scope
     kind: int
     kept: dict[Root, tirx.Buffer | None] = field(default_factory=dict)
+    ahead: tuple[Scope, Mapping[Pass, Sequence[Node]]] | None = None
 
 
 def emit(nest: RowNest, kernel: Kernel, graph: ScalarGraph) -> list[tirx.Stmt]:
@@ -78,14 +83,18 @@ def emit(nest: RowNest, kernel: Kernel, graph: ScalarGraph) -> list[tirx.Stmt]:
         rows = [loop(extent_of(nest.row_axes), row, kind)]
         return [*outer.statements, *rows]
 
-    def body(scope: Scope) -> Sequence[tirx.Stmt]:
-        _passes(nest, _Row(kernel=kernel, scope=scope, allocate=outer, kind=kind))
-        return []
-
     # One loop over all rows would divide to find where each one lies.
     values = affine_values(reachable(root.node for root in nest.roots))
     values.extend(root.offset for root in nest.roots)
-    rows = nested(outer, merged_groups(nest.row_axes, values), body)
+    groups = merged_groups(nest.row_axes, values)
+    fetched = loads_ahead(nest, groups[-1])
+
+    def body(scope: Scope) -> Sequence[tirx.Stmt]:
+        ahead = (row_ahead(scope, fetched), fetched) if fetched else None
+        _passes(nest, _Row(kernel=kernel, scope=scope, allocate=outer, kind=kind, ahead=ahead))
+        return []
+
+    rows = nested(outer, groups, body)
     return [*outer.statements, *rows]
 
 
@@ -166,6 +175,11 @@ def _element(
     parameter), and then a root must not see what another root of the pass has just stored.
     """
     inner = Scope(around, one.group, at, lanes)
+    if row.ahead is not None and lanes.width > 1:
+        later = Scope(row.ahead[0], one.group, lanes.first(at))
+        for load in row.ahead[1].get(one, ()):
+            view = row.kernel.buffers.view(load.payload[0])
+            lanes.allocations.append(prefetch(view, later.index(load)))
     _read_kept(one, row, inner, at)
     stores: list[tirx.Stmt] = []
     for root in one.roots:
@@ -182,7 +196,8 @@ def _element(
         if kept is not None:
             stores.append(tirx.BufferStore(kept, value, [at]))
         if root.buffer in row.kernel.needed:
-            stores.append(row.kernel.store(root.buffer, inner.offset(root.offset), value))
+            offset = inner.offset(root.offset)
+            stores.append(row.kernel.store(root.buffer, offset, value, lanes))
     return [*inner.statements, *stores]
 
 

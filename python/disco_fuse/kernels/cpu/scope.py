@@ -158,6 +158,11 @@ class Scope:
             return int_imm(value.const)
         return total + int_imm(value.const) if value.const else total
 
+    def index(self, load: Node, inline: bool = False) -> tirx.Expr:
+        """Where a load reads the flat view of its buffer; for `inline` see `_build`."""
+        index = self.offset(load.payload[1])
+        return self._operand(load.args[0], inline) + index if load.args else index
+
     def known(self, node: Node) -> tirx.Expr | None:
         """The value of `node` if this scope or one around it has computed it."""
         scope: Scope | None = self
@@ -207,11 +212,7 @@ class Scope:
         With `inline` nothing is hoisted or named: the operands belong to one side of a branch.
         """
         if node.kind == "load":
-            buffer, offset = node.payload
-            index = self.offset(offset)
-            if node.args:
-                index = self._operand(node.args[0], inline) + index
-            return tirx.BufferLoad(self.buffers.view(buffer), [index])
+            return tirx.BufferLoad(self.buffers.view(node.payload[0]), [self.index(node, inline)])
         if node.kind == "index":
             return self._index(node)
         if is_guard(node):
