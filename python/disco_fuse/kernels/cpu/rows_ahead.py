@@ -63,7 +63,9 @@ def row_ahead(scope: Scope, fetched: Mapping[Pass, Sequence[Node]]) -> Scope:
     """
     assert scope.position is not None
     row_bytes = max(
-        one.length * element_bytes(load.payload[0]) for one, loads in fetched.items() for load in loads
+        one.length * element_bytes(load.payload[0])
+        for one, loads in fetched.items()
+        for load in loads
     )
     distance = max(1, AHEAD_BYTES // row_bytes)
     end = int_imm(extent_of(scope.group) - 1)
