@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
 from . import column_stream
-from .affine import Axis, extent_of, merged_coefficient, merged_groups
+from .affine import Affine, Axis, extent_of, merged_coefficient, merged_groups
 from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
 from .loops import Lanes, immediate, int_imm, loop, on_stack, vector, vector_pieces
 from .operators import rereads
@@ -58,30 +59,44 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
     DeclinedError
         When the innermost spatial axis is not the contiguous one of what is read.
     """
+    check(root, affine_values(reachable([root.node])))
+    outer, columns = split(root.axes, [root, *epilogue])
+    tile = outer[-1] if outer and rereads(root.stage) else None
+    return ColumnNest(
+        root=root,
+        epilogue=tuple(epilogue),
+        outer=outer[:-1] if tile is not None else outer,
+        columns=columns,
+        reduce=merged_groups(root.reduce_axes, affine_values(reachable([root.node]))),
+        tile=tile,
+    )
+
+
+def check(root: Root, values: Sequence[Affine]) -> None:
+    """`DeclinedError` where a reduction does not read `values` contiguously along its results."""
     if root.stage.combine is None or not root.axes or not root.reduce_axes:
         raise DeclinedError("not a reduction to more than one element")
-    values = affine_values(reachable([root.node]))
     last, inner = root.axes[-1], root.reduce_axes[-1]
     along = sum(1 for v in values if v.coefficient(last) == 1)
     across = sum(1 for v in values if v.coefficient(inner) == 1)
     if along == 0 or (across > along and not rereads(root.stage)):
         raise DeclinedError("what is read is not contiguous along the results")
-    everything = [*values, root.offset, *(r.offset for r in epilogue)]
-    everything.extend(affine_values(reachable(r.node for r in epilogue)))
-    for keep in range(len(root.axes)):
-        columns = root.axes[keep:]
-        if all(merged_coefficient(value, columns) is not None for value in everything):
-            outer = root.axes[:keep]
-            tile = outer[-1] if outer and rereads(root.stage) else None
-            return ColumnNest(
-                root=root,
-                epilogue=tuple(epilogue),
-                outer=outer[:-1] if tile is not None else outer,
-                columns=columns,
-                reduce=merged_groups(root.reduce_axes, values),
-                tile=tile,
-            )
-    raise AssertionError("a single axis always merges")
+
+
+def split(
+    axes: tuple[Axis, ...], roots: Sequence[Root]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The axes of a reduction's results as loops around it, and columns.
+
+    As many axes are columns as are one linear walk through all that the roots read and write.
+    """
+    values = [*affine_values(reachable(r.node for r in roots)), *(r.offset for r in roots)]
+    keep = 0
+    while keep < len(axes) - 1 and any(
+        merged_coefficient(value, axes[keep:]) is None for value in values
+    ):
+        keep += 1
+    return axes[:keep], axes[keep:]
 
 
 def emit(nest: ColumnNest, kernel: Kernel) -> list[tirx.Stmt]:
@@ -128,20 +143,21 @@ def _blocks(nest: ColumnNest, kernel: Kernel, scope: Scope) -> list[tirx.Stmt]:
 
 def _stream(nest: ColumnNest, kernel: Kernel, scope: Scope, lanes: int) -> list[tirx.Stmt]:
     """All columns, row by row (see `column_stream`)."""
-
-    def finish(
-        around: Scope, column: tirx.Expr, value: tirx.Expr, lanes: Lanes
-    ) -> Sequence[tirx.Stmt]:
-        return _finish(nest, kernel, around, column, value, lanes)
-
     stream = column_stream.Stream(
-        root=nest.root, columns=nest.columns, reduce=nest.reduce, lanes=lanes, finish=finish
+        kernel=kernel,
+        roots={nest.root: partial(finish, nest.root, nest.epilogue, nest.columns, kernel)},
+        columns=nest.columns,
+        span=(0, extent_of(nest.columns)),
+        reduce=nest.reduce,
+        lanes=lanes,
     )
     return column_stream.emit(stream, scope)
 
 
-def _finish(
-    nest: ColumnNest,
+def finish(
+    root: Root,
+    epilogue: Sequence[Root],
+    columns: Sequence[Axis],
     kernel: Kernel,
     around: Scope,
     column: tirx.Expr,
@@ -149,14 +165,13 @@ def _finish(
     lanes: Lanes,
 ) -> list[tirx.Stmt]:
     """Store a result, and what the elementwise followers make of it."""
-    root = nest.root
-    inner = Scope(around, nest.columns, column, lanes)
+    inner = Scope(around, columns, column, lanes)
     value = inner.bind("s", total)
     inner.values[root.result] = value
     stores: list[tirx.Stmt] = []
     if root.buffer in kernel.needed:
         stores.append(kernel.store(root.buffer, inner.offset(root.offset), value))
-    for other in nest.epilogue:
+    for other in epilogue:
         value = inner.keep("e", inner.value(other.node))
         inner.values[other.result] = value
         stores.append(kernel.store(other.buffer, inner.offset(other.offset), value))
@@ -239,10 +254,11 @@ def _block(
         total = root.stage.combine(tirx.BufferLoad(acc, [slot]), inner.value(root.node))
         return [*inner.statements, tirx.BufferStore(acc, total, [slot])]
 
-    def finish(
+    def write(
         inside: Scope, column: tirx.Expr, slot: tirx.Expr, lanes: Lanes
     ) -> Sequence[tirx.Stmt]:
-        return _finish(nest, kernel, inside, column, tirx.BufferLoad(acc, [slot]), lanes)
+        total = tirx.BufferLoad(acc, [slot])
+        return finish(root, nest.epilogue, nest.columns, kernel, inside, column, total, lanes)
 
     def clear(
         _inside: Scope, _column: tirx.Expr, slot: tirx.Expr, _lanes: Lanes
@@ -253,5 +269,5 @@ def _block(
         on_stack(acc),
         *each(scope, clear),
         *nested(scope, nest.reduce, lambda around: each(around, element)),
-        *each(scope, finish),
+        *each(scope, write),
     ]

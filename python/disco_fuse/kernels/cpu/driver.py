@@ -66,7 +66,8 @@ def _schedule(func: tirx.PrimFunc, machine: Machine) -> tirx.PrimFunc:
     if kernel.streamed:
         whole = with_streams(whole, kernel.streamed)
     scheduled = func.with_body(in_root_block(whole))
-    return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: len(plans), RULES: rules})
+    num_nests = sum(one.num_nests for one in plans)
+    return scheduled.with_attrs({IS_SCHEDULED: True, NUM_NESTS: num_nests, RULES: rules})
 
 
 def in_root_block(body: tirx.Stmt) -> tirx.Stmt:

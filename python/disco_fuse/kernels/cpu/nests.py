@@ -14,17 +14,16 @@ from typing import Generic, TypeVar
 
 from tvm import tirx
 
-from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops, is_elementwise
+from ..analysis import CHEAP_FLOPS_PER_ELEMENT, expression_flops
 from ..stages import Stage, StageList
 from . import columns as column_rule
 from . import opaque as opaque_rule
-from . import row_loops
+from . import row_loops, shared
 from . import rows as row_rule
 from . import transpose as transpose_rule
-from .affine import Axis
 from .context import DeclinedError, Kernel, loaded_buffers, reachable
-from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, stage_pattern
-from .resolve import NotPointwiseError, Resolver, Root, split_axes
+from .operators import INJECTIVE, OUT_FUSABLE, Grouping, Operator, follows, stage_pattern
+from .resolve import NotPointwiseError, Resolver, Root, same_axes, split_axes
 from .scalar import ScalarGraph
 
 logger = logging.getLogger(__name__)
@@ -49,12 +48,15 @@ class NestPlan(Generic[State]):
         Names of the rules that may write it, with what writes it, best first.
     check
         Raises for statements that are not to be taken; None takes all.
+    num_nests
+        How many nests of the grouping it writes in one pass.
     """
 
     names: tuple[str, ...]
     reads: frozenset[tirx.Buffer]
     attempts: tuple[tuple[str, Emit[State]], ...]
     check: Callable[[list[tirx.Stmt], State], object] | None = None
+    num_nests: int = 1
 
     def emit(self, kernel: State) -> list[tirx.Stmt]:
         """The statements, see :meth:`write`."""
@@ -85,7 +87,39 @@ def plan_nests(grouping: Grouping, stages: StageList) -> list[NestPlan[Kernel]]:
     """Plans for all nests of a kernel, in execution order."""
     graph = ScalarGraph()
     inlined = inlined_stages(grouping, stages)
-    return [plan for nest in grouping.nests for plan in _plan_nest(nest, graph, inlined)]
+    apart = [_plan_nest(nest, graph, inlined) for nest in grouping.nests]
+    plans: list[NestPlan[Kernel]] = []
+    done = 0
+    while done < len(apart):
+        together = _plan_shared(grouping.nests[done:], apart[done:], graph, inlined)
+        plans.extend([together] if together is not None else apart[done])
+        done += together.num_nests if together is not None else 1
+    return plans
+
+
+def _plan_shared(
+    nests: Sequence[Sequence[Operator]],
+    apart: Sequence[Sequence[NestPlan[Kernel]]],
+    graph: ScalarGraph,
+    inlined: Mapping[tirx.Buffer, Stage],
+) -> NestPlan[Kernel] | None:
+    """One plan for the first nests where they can share a pass, given the plans of each."""
+    try:
+        count, nest = shared.plan([_roots(nest, inlined) for nest in nests], graph, inlined)
+        attempt = shared.write(nest, graph)
+    except DeclinedError as reason:
+        logger.debug("shared: declined %s: %s", apart[0][0].names, reason)
+        return None
+    plans = [plan for several in apart[:count] for plan in several]
+    return NestPlan(
+        names=tuple(name for plan in plans for name in plan.names),
+        reads=frozenset().union(*(plan.reads for plan in plans)),
+        attempts=(
+            attempt,
+            ("apart", lambda kernel: [part for plan in plans for part in plan.emit(kernel)]),
+        ),
+        num_nests=count,
+    )
 
 
 def inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:
@@ -132,11 +166,16 @@ def _internal(op: Operator, stages: StageList) -> list[Stage]:
     return found
 
 
+def _roots(nest: Sequence[Operator], inlined: Mapping[tirx.Buffer, Stage]) -> list[Stage]:
+    """The stages of a nest that need loops."""
+    return [s for op in nest for s in op.stages if s.is_opaque or s.output not in inlined]
+
+
 def _plan_nest(
     nest: Sequence[Operator], graph: ScalarGraph, inlined: Mapping[tirx.Buffer, Stage]
 ) -> list[NestPlan[Kernel]]:
     """Plans of a nest: one if its operators can share the row loop, else one per root stage."""
-    stages = [s for op in nest for s in op.stages if s.is_opaque or s.output not in inlined]
+    stages = _roots(nest, inlined)
     if nest[0].rows > 0:
         try:
             rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
@@ -150,14 +189,6 @@ def _plan_nest(
         epilogue = [rest.pop(0)] if rest and follows(stage, rest[0]) else []
         plans.append(_plan_stage(stage, epilogue, graph, inlined))
     return plans
-
-
-def follows(stage: Stage, other: Stage) -> bool:
-    """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
-    if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
-        return False
-    own, others = ([extent for _, extent in one.axes if extent > 1] for one in (stage, other))
-    return own == others and stage.output in other.reads and is_elementwise(other)
 
 
 def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan[Kernel]:
@@ -199,12 +230,6 @@ def _plan_stage(
         reads=frozenset(loaded_buffers(reachable([root.node, *(o.node for o in others)]))),
         attempts=tuple(attempts),
     )
-
-
-def same_axes(stage: Stage, root: Root) -> list[Axis | None]:
-    """The axes of `root` for the variables of a stage that follows it."""
-    remaining = list(root.axes)
-    return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]
 
 
 def _columns(root: Root, epilogue: Sequence[Root], _graph: ScalarGraph) -> Emit[Kernel]:

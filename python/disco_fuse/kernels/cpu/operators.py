@@ -154,6 +154,14 @@ def rereads(stage: Stage) -> bool:
     return found
 
 
+def follows(stage: Stage, other: Stage) -> bool:
+    """Whether `other` only maps the elements of the reduction `stage` (a mean's division)."""
+    if stage.is_opaque or other.is_opaque or stage.combine is None or other.combine is not None:
+        return False
+    own, others = ([extent for _, extent in one.axes if extent > 1] for one in (stage, other))
+    return own == others and stage.output in other.reads and is_elementwise(other)
+
+
 def group(stages: StageList) -> Grouping:
     """Apply rules 1 and 2 (see the module's text) to a kernel.
 

@@ -142,3 +142,9 @@ def split_axes(shape: Sequence[int], names: str) -> tuple[Axis | None, ...]:
         Axis(f"{names}{position}", extent) if extent > 1 else None
         for position, extent in enumerate(shape)
     )
+
+
+def same_axes(stage: Stage, root: Root) -> list[Axis | None]:
+    """The axes of `root` for the variables of a stage that follows it."""
+    remaining = list(root.axes)
+    return [remaining.pop(0) if extent > 1 else None for _, extent in stage.axes]

@@ -16,9 +16,9 @@ from tvm import tirx
 
 from ..cpu import rows as row_rule
 from ..cpu.context import DeclinedError, loaded_buffers, reachable
-from ..cpu.nests import Emit, NestPlan, follows, inlined_stages, same_axes
-from ..cpu.operators import INJECTIVE, Grouping, Operator, stage_pattern
-from ..cpu.resolve import NotPointwiseError, Resolver, Root, split_axes
+from ..cpu.nests import Emit, NestPlan, inlined_stages
+from ..cpu.operators import INJECTIVE, Grouping, Operator, follows, stage_pattern
+from ..cpu.resolve import NotPointwiseError, Resolver, Root, same_axes, split_axes
 from ..cpu.rows import Pass, RowNest
 from ..cpu.scalar import ScalarGraph
 from ..stages import Stage, StageList
