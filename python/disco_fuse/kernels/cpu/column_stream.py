@@ -50,7 +50,7 @@ class Stream:
         The reductions, with what writes the results of each:
         ``finish(scope, column, value, lanes)``.
     stores
-        Elementwise roots that are computed, and stored, on the way.
+        Elementwise roots that are computed on the way, and stored if they are needed.
     span
         The half-open range of columns.
     """
@@ -251,8 +251,9 @@ def _add(
         for root in stream.stores:
             value = inner.keep("e", inner.value(root.node))
             inner.values[root.result] = value
-            offset = inner.offset(root.offset)
-            stores.append(stream.kernel.store(root.buffer, offset, value, lanes))
+            if root.buffer in stream.kernel.needed:
+                offset = inner.offset(root.offset)
+                stores.append(stream.kernel.store(root.buffer, offset, value, lanes))
         for root, total in totals.items():
             totals[root] = root.stage.combine(total, inner.value(root.node))
         before.extend(inner.statements)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from tvm import tirx
@@ -113,13 +114,16 @@ def _plan_shared(
     plans = [plan for several in apart[:count] for plan in several]
     return NestPlan(
         names=tuple(name for plan in plans for name in plan.names),
-        reads=frozenset().union(*(plan.reads for plan in plans)),
-        attempts=(
-            attempt,
-            ("apart", lambda kernel: [part for plan in plans for part in plan.emit(kernel)]),
-        ),
+        reads=nest.reads,
+        attempts=(attempt, ("apart", partial(_emit_apart, plans))),
         num_nests=count,
     )
+
+
+def _emit_apart(plans: Sequence[NestPlan[Kernel]], kernel: Kernel) -> list[tirx.Stmt]:
+    """Nests one after another, which read from memory what they leave each other."""
+    kernel.needed.update(*(plan.reads for plan in plans))
+    return [part for plan in plans for part in plan.emit(kernel)]
 
 
 def inlined_stages(grouping: Grouping, stages: StageList) -> dict[tirx.Buffer, Stage]:

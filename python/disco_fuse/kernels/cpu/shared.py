@@ -17,6 +17,7 @@ before them what they sum up.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +34,7 @@ from .loops import int_imm, loop
 from .operators import INJECTIVE, follows, rereads, stage_pattern
 from .resolve import NotPointwiseError, Resolver, Root, same_axes, split_axes
 from .rows import Pass, RowNest
-from .scalar import ScalarGraph
+from .scalar import Node, ScalarGraph
 from .scope import Scope, count_uses, nested
 
 Emit = Callable[[Kernel], list[tirx.Stmt]]
@@ -55,6 +56,11 @@ class SharedNest:
     def roots(self) -> tuple[Root, ...]:
         """All roots."""
         return (*self.walked, *(root for rest in self.sums.values() for root in rest))
+
+    @property
+    def reads(self) -> frozenset[tirx.Buffer]:
+        """What is read from memory."""
+        return frozenset(loaded_buffers(reachable(root.node for root in self.roots)))
 
     @property
     def axes(self) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
@@ -80,36 +86,50 @@ def plan(
     axes = split_axes([extent for _, extent in first.axes], "s")
     reduce = split_axes([extent for _, extent in first.reduce_axes], "k")
     resolver = Resolver(graph=graph, inlined=inlined)
+
+    def summed(one: Stage) -> Root:
+        places = (_matched(one.axes, axes), _matched(one.reduce_axes, reduce))
+        return resolver.root(one, *places)
+
+    alike = list(itertools.takewhile(partial(_is_alike, first), nests[begin:]))
     stores: list[Root] = []
     if begin:
-        order = _order(resolver.root(first, axes, reduce), nests[0][0])
+        order = _order([summed(stages[0]) for stages in alike], nests[0][0])
         stores = [_store(stage, order, resolver) for stage in nests[0]]
     sums: dict[Root, tuple[Root, ...]] = {}
     known = {root.result for root in stores}
-    data = loaded_buffers(reachable(root.node for root in stores))
-    for stages in nests[begin:]:
-        if not _is_sum(stages) or not _alike(first, stages[0]):
-            break
+    data = _loads(stores)
+    written: set[tirx.Buffer] = set()  # known only when all rows have gone by
+    for stages in alike:
         try:
-            root = resolver.root(
-                stages[0], _matched(stages[0].axes, axes), _matched(stages[0].reduce_axes, reduce)
-            )
+            root = summed(stages[0])
         except NotPointwiseError:
             break
-        nodes = reachable([root.node])
-        results = {node for node in nodes if node.kind == "result"}
-        loads = loaded_buffers(nodes)
-        shares = bool(results) if begin else not sums or bool(loads & data)
-        if not shares or not results <= known:
-            break
         resolver.add(root)
+        rest = tuple(resolver.root(other, same_axes(other, root), ()) for other in stages[1:])
+        loads = _loads([root])
+        results = {node for node in reachable([root.node]) if node.kind == "result"}
+        shares = bool(results or loads & data) or not (stores or sums)
+        waits = not results <= known or _reads(_loads([root, *rest]), written)
+        if not shares or waits:
+            break
         data |= loads
-        sums[root] = tuple(resolver.root(other, same_axes(other, root), ()) for other in stages[1:])
+        written.update(stage.output for stage in stages if stage.output is not None)
+        sums[root] = rest
     if begin + len(sums) < 2:
         raise DeclinedError("nothing that shares a pass")
     shared = SharedNest(stores=tuple(stores), sums=sums)
     _check_size(shared)
     return begin + len(sums), shared
+
+
+def _loads(roots: Sequence[Root]) -> set[Node]:
+    """What the roots read from memory, with where."""
+    return {node for node in reachable(root.node for root in roots) if node.kind == "load"}
+
+
+def _reads(loads: set[Node], buffers: set[tirx.Buffer]) -> bool:
+    return any(node.payload[0] in buffers for node in loads)
 
 
 def _is_injective(stage: Stage) -> bool:
@@ -131,14 +151,16 @@ def _extents(axes: Sequence[tuple[tirx.Var, int]]) -> list[int]:
     return [extent for _, extent in axes if extent > 1]
 
 
-def _alike(one: Stage, other: Stage) -> bool:
-    """Whether two reductions have the same axes and type."""
+def _is_alike(one: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether a nest is a reduction with the axes and the type of another one."""
+    if not _is_sum(stages):
+        return False
     assert one.output is not None
-    assert other.output is not None
+    assert stages[0].output is not None
     return (
-        _extents(one.axes) == _extents(other.axes)
-        and _extents(one.reduce_axes) == _extents(other.reduce_axes)
-        and str(one.output.ty.dtype) == str(other.output.ty.dtype)
+        _extents(one.axes) == _extents(stages[0].axes)
+        and _extents(one.reduce_axes) == _extents(stages[0].reduce_axes)
+        and str(one.output.ty.dtype) == str(stages[0].output.ty.dtype)
     )
 
 
@@ -150,10 +172,10 @@ def _matched(
     return [remaining.pop(0) if extent > 1 else None for _, extent in variables]
 
 
-def _order(root: Root, stage: Stage) -> list[Axis]:
-    """The axes of a reduction in the order in which they walk through the output of a stage."""
-    for node in reachable([root.node]):
-        if node.kind != "load" or node.args or node.payload[0] != stage.output:
+def _order(roots: Sequence[Root], stage: Stage) -> list[Axis]:
+    """The axes of reductions in the order in which they walk through the output of a stage."""
+    for node in _loads(roots):
+        if node.args or node.payload[0] != stage.output:
             continue
         walk: Affine = node.payload[1]
         ordered = sorted(walk.terms, key=lambda term: -term[1])
