@@ -9,7 +9,7 @@ so the last of these loops asks for that row::
 A store fetches the line that it then overwrites, and drives something else out of the cache. An
 output larger than the last-level cache is gone before anybody reads it: its vectors go to memory
 directly. TVM has no such store, so the kernel brings a function of LLVM text (`import_llvm`), which
-is inlined. It tests the address, because such a store must be aligned and the memory of a caller
+is inlined. It tests the address, because such a store must be aligned and the rows of a tensor
 need not be. The fence at the end of the kernel orders these stores before what other threads see.
 """
 
