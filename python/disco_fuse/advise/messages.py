@@ -18,7 +18,8 @@ from typing import Any
 
 from disco_fuse.advise.trace import Event, Trace
 
-# Bytes of an element, by the last word of the name that c10, torch or the profiler gives a type.
+# Bytes of an element, by the name that c10, torch or the profiler gives a type. Integers are those
+# of DDP's map of unused parameters.
 _ITEM_BYTES = {
     "float": 4,
     "float32": 4,
@@ -27,6 +28,11 @@ _ITEM_BYTES = {
     "half": 2,
     "float16": 2,
     "bfloat16": 2,
+    "int": 4,
+    "int32": 4,
+    "long": 8,
+    "long int": 8,
+    "int64": 8,
 }
 _CALLS = ("c10d::allreduce_", "record_param_comms", "nccl:all_reduce")
 _GLOO = "gloo:all_reduce"
@@ -65,7 +71,7 @@ def is_nccl(kernel: Event) -> bool:
 
 
 def item_bytes(dtype: str) -> int | None:
-    """Bytes of an element of a type that carries gradients; None for another name."""
+    """Bytes of an element of a type; None for a name that is not known."""
     return _ITEM_BYTES.get(dtype.replace("c10::", "").lower())
 
 

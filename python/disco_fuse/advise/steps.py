@@ -86,7 +86,8 @@ def find_steps(trace: Trace, messages: Sequence[Message]) -> tuple[HostStep, ...
     Raises
     ------
     ValueError
-        Naming the trace, if it has no gradients, or none of its AllReduces carries any.
+        Naming the trace, if it has no gradients, none of its AllReduces carries any, or no step is
+        whole.
     """
     arrivals = _arrivals(trace, messages)
     sent = [a for a in arrivals if a.messages]
@@ -120,6 +121,11 @@ def find_steps(trace: Trace, messages: Sequence[Message]) -> tuple[HostStep, ...
                 arrivals=tuple(mine),
                 others=others,
             )
+        )
+    if not steps:
+        raise ValueError(
+            f"{trace.name}: no whole step: gradients are sent only outside of what ProfilerStep or "
+            "Optimizer.step marks as steps; profile at least five steps"
         )
     return tuple(steps)
 

@@ -88,9 +88,15 @@ def outside_of_backward(rows: Rows) -> Rows:
     return [{**r, "tid": 999} if "AccumulateGrad" in r["name"] else r for r in rows]
 
 
+def step_that_sends_nothing(rows: Rows) -> Rows:
+    kept = without("ProfilerStep")(rows)
+    return [*kept, {**rows[0], "name": "ProfilerStep#9", "ts": rows[0]["ts"] - 500.0, "dur": 100.0}]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (step_that_sends_nothing, "no whole step: gradients are sent only outside of what"),
         (
             without("nccl", "c10d", "record_param"),
             "no AllReduce: the trace has GPU kernels of a job",

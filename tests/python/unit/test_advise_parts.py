@@ -223,7 +223,8 @@ def test_gradients_that_are_accumulated_first(tmp_path: Path) -> None:
 def test_types_and_shapes() -> None:
     names = ("Float", "c10::BFloat16", "float", "c10::Half", "double", "float32")
     assert [item_bytes(name) for name in names] == [4, 2, 4, 2, 8, 4]
-    assert item_bytes("long int") is None
+    assert item_bytes("long int") == 8
+    assert item_bytes("bool") is None
     assert num_elements([2, 3]) == 6
     assert num_elements([[2, 3], [4], []]) == 11
     assert num_elements([]) == 1
