@@ -13,6 +13,7 @@ from disco_fuse.cli.eval_cost_model import eval_cost_model
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
+from disco_fuse.cli.profile import profile
 from disco_fuse.cli.run import run
 from disco_fuse.cli.sample import sample
 from disco_fuse.cli.train_cost_model import train_cost_model
@@ -37,3 +38,4 @@ main.add_command(bench_kernels)
 main.add_command(sample)
 main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
+main.add_command(profile)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from disco_fuse.cli import bench as command
+from disco_fuse.cli import links
 from disco_fuse.cli.main import main
 from disco_fuse.compare.link_bench import DDP, LinkBench, exposed_us
 from disco_fuse.simulate import Event, StepMemory, Timeline
@@ -56,7 +57,7 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
 
 
 def test_links_that_cannot_be_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "why_unavailable", lambda: "network namespaces need root")
+    monkeypatch.setattr(links, "why_unavailable", lambda: "network namespaces need root")
     done = invoke("byte_gpt", "--link", "1gbit")
     assert done.exit_code == 1
     assert "no links of a given rate here: network namespaces need root" in done.output
