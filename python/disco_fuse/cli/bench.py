@@ -16,11 +16,13 @@ import click
 from tqdm import tqdm
 
 from disco_fuse import __version__
+from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
 from disco_fuse.cli.output import json_option, show
 from disco_fuse.cli.references import BENCH_MODELS as MODELS
 from disco_fuse.cli.references import measured_reference_of
 from disco_fuse.compare.link_bench import LinkBench
+from disco_fuse.compare.preparation import CostModelChoice
 from disco_fuse.errors import UnsupportedOperatorError
 
 HEADER = (
@@ -65,6 +67,7 @@ Examples:
 @ranks_option
 @link_option
 @click.option("--steps", "num_steps", type=int, default=20, show_default=True, metavar="N")
+@cost_model_options
 @json_option
 @click.option(
     "--cache",
@@ -81,6 +84,8 @@ def bench(
     num_ranks: int,
     link: str | None,
     num_steps: int,
+    cost_model: str,
+    cost_models: Path,
     json_file: str | None,
     cache: Path,
     fresh: bool,
@@ -111,6 +116,7 @@ def bench(
                 num_steps=num_steps,
                 folder=cache / _safe(f"{name}-n{num_ranks}-{link or NO_LINK}"),
                 run_ranks=run_ranks,
+                cost_model=CostModelChoice(name=cost_model, folder=cost_models),
             )
             try:
                 runs.append(_measured(what))
@@ -124,7 +130,10 @@ def bench(
 
 def _measured(what: LinkBench) -> dict[str, Any]:
     """The result in the cache, or a new one, made in a process of its own."""
-    key = json.dumps([__version__, what.reference, what.num_ranks, what.link, what.num_steps])
+    model = (what.cost_model.name, str(what.cost_model.folder.resolve()))
+    key = json.dumps(
+        [__version__, what.reference, what.num_ranks, what.link, what.num_steps, *model]
+    )
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     file = what.folder / f"result-{digest}.json"
     if not file.exists():

@@ -11,6 +11,7 @@ from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.eval_cost_model import eval_cost_model
 from disco_fuse.cli.extract import extract
+from disco_fuse.cli.fidelity import fidelity
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
 from disco_fuse.cli.profile import profile
@@ -39,3 +40,4 @@ main.add_command(sample)
 main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
 main.add_command(profile)
+main.add_command(fidelity)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.output import json_option, markdown_table, show
 from disco_fuse.cli.references import (
     cluster_option,
@@ -21,6 +22,7 @@ from disco_fuse.cli.references import (
     search_config,
     threads_option,
 )
+from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
 from disco_fuse.tuning.importing import import_problem
@@ -73,6 +75,7 @@ Examples:
     help="Independent searches, of which the best counts.",
 )
 @threads_option
+@cost_model_options
 @click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
 @json_option
 @click.option(
@@ -87,6 +90,8 @@ def tune(
     problem_file: Path | None,
     cluster_name: str,
     preset: str,
+    cost_model: str,
+    cost_models: Path,
     no_warm_start: bool,
     json_file: str | None,
     output: Path | None,
@@ -105,10 +110,16 @@ def tune(
     changes["memory_limit_bytes"] = changes.pop("memory_limit")
     config = search_config(preset, changes)
     try:
+        priced = choose_cost_model(cost_model, cluster.device, folder=cost_models)
         problem = _problem(model, problem_file, cluster.device.library_convolutions)
         with _progress() as on_event:
             result = tune_problem(
-                problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
+                problem,
+                cluster,
+                config,
+                warm_start=not no_warm_start,
+                on_event=on_event,
+                cost_model=priced.model,
             )
         if output is not None:
             write_strategy(output, result, preset)
@@ -118,7 +129,7 @@ def tune(
     if result.search.stop_reason == "interrupted":
         click.echo("interrupted: this is the best so far", err=True)
     if json_file != "-":
-        click.echo(_heading(result))
+        click.echo(_heading(result, priced.reason))
     show(_baseline_rows(result), result.to_json(), json_file)
     if json_file != "-":
         click.echo("\n" + markdown_table(_result_rows(result)))
@@ -175,11 +186,11 @@ def _progress() -> Iterator[Callable[[SearchEvent], None]]:
         yield update
 
 
-def _heading(result: TuningResult) -> str:
+def _heading(result: TuningResult, reason: str) -> str:
     problem, cluster = result.problem, result.cluster
     return (
         f"{problem.name} ({problem.graph.num_ops} ops), simulated on {cluster.name}, "
-        f"{cluster.world_size} ranks of {cluster.device.name}\n"
+        f"{cluster.world_size} ranks of {cluster.device.name}\ncost model {reason}\n"
     )
 
 

@@ -121,6 +121,7 @@ def _gather(
             "overlap": float(np.mean(overlaps)) if record.events else None,
             "timelines": timelines if record.events else None,
             "breakdown": _breakdown(record, communicator),
+            "unit_times": _unit_times(record, communicator),
         }
     return results
 
@@ -137,6 +138,28 @@ def _breakdown(record: _Record, communicator: Communicator) -> dict[str, Any] | 
     copied = max(communicator.allgather(record.runner.copied_bytes()))
     names = ("kernels_us", "exposed_us", "overhead_us")
     return {**dict(zip(names, medians, strict=True)), "copied_bytes": copied}
+
+
+def _unit_times(record: _Record, communicator: Communicator) -> dict[str, list[float]] | None:
+    """Fields of a UnitTimes: medians over the recorded steps, means over ranks."""
+    if not isinstance(record.runner, StepRunner):
+        return None
+    kinds = {"kernels_us": EventKind.KERNEL, "messages_us": EventKind.ALLREDUCE}
+    result = {}
+    for name, kind in {**kinds, "waits_us": EventKind.WAIT}.items():
+        rows = [_durations_us(events, kind) for events in record.events]
+        medians = np.median(rows, axis=0)
+        result[name] = np.mean(communicator.allgather(medians), axis=0).tolist()
+    return result
+
+
+def _durations_us(events: StepEvents, kind: EventKind) -> NDArray[np.float64]:
+    """Of the kernels in their order, or of the buckets by their number."""
+    rows = events.of(kind)
+    if kind != EventKind.KERNEL:
+        rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    durations: NDArray[np.float64] = (rows[:, 3] - rows[:, 2]) / 1e3
+    return durations
 
 
 def _timeline(events: StepEvents) -> dict[str, Any]:
