@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.profile import database_option
 from disco_fuse.cli.references import (
     cluster_option,
     load_cluster,
@@ -22,6 +23,13 @@ from disco_fuse.cli.references import (
     search_config,
     threads_option,
 )
+from disco_fuse.cli.tune_measured import (
+    check_measurable,
+    measure_top_option,
+    measured_rows,
+    tune_here,
+)
+from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
@@ -76,6 +84,8 @@ Examples:
 )
 @threads_option
 @cost_model_options
+@measure_top_option
+@database_option
 @click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
 @json_option
 @click.option(
@@ -92,6 +102,8 @@ def tune(
     preset: str,
     cost_model: str,
     cost_models: Path,
+    num_best: int | None,
+    database: Path | None,
     no_warm_start: bool,
     json_file: str | None,
     output: Path | None,
@@ -100,8 +112,8 @@ def tune(
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
 
     MODEL is a model of the zoo, or a function that returns a Workload, as 'package.module:function'
-    or 'file.py:function'. Nothing is built or run: all times are simulated. Ctrl-C ends the search
-    with the best strategy so far.
+    or 'file.py:function'. Nothing is built or run, unless with --measure-top: all times are
+    simulated. Ctrl-C ends the search with the best strategy so far.
     """
     if (model is None) == (problem_file is None):
         raise click.UsageError("give either MODEL or --problem FILE")
@@ -109,18 +121,25 @@ def tune(
     changes["time_limit_s"] = changes.pop("time_limit")
     changes["memory_limit_bytes"] = changes.pop("memory_limit")
     config = search_config(preset, changes)
+    check_measurable(num_best, model, cluster)
+    models, start = (cost_model, cost_models), not no_warm_start
     try:
-        priced = choose_cost_model(cost_model, cluster.device, folder=cost_models)
-        problem = _problem(model, problem_file, cluster.device.library_convolutions)
-        with _progress() as on_event:
-            result = tune_problem(
-                problem,
-                cluster,
-                config,
-                warm_start=not no_warm_start,
-                on_event=on_event,
-                cost_model=priced.model,
-            )
+        if num_best is not None and model is not None:
+            with _progress() as on_event:
+                reason, result, measured = tune_here(
+                    model,
+                    reference_of(model),
+                    cluster,
+                    config,
+                    num_best,
+                    models,
+                    database,
+                    warm_start=start,
+                    on_event=on_event,
+                )
+        else:
+            measured = None
+            reason, result = _simulated(model, problem_file, cluster, config, models, start)
         if output is not None:
             write_strategy(output, result, preset)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
@@ -129,10 +148,37 @@ def tune(
     if result.search.stop_reason == "interrupted":
         click.echo("interrupted: this is the best so far", err=True)
     if json_file != "-":
-        click.echo(_heading(result, priced.reason))
-    show(_baseline_rows(result), result.to_json(), json_file)
+        click.echo(_heading(result, reason))
+    data = result.to_json() | ({} if measured is None else {"measured": measured.to_json()})
+    show(_baseline_rows(result), data, json_file)
     if json_file != "-":
         click.echo("\n" + markdown_table(_result_rows(result)))
+    if measured is not None and json_file != "-":
+        click.echo("\n" + markdown_table(measured_rows(measured)))
+
+
+def _simulated(
+    model: str | None,
+    problem_file: Path | None,
+    cluster: ClusterSpec,
+    config: SearchConfig,
+    cost_model: tuple[str, Path],
+    warm_start: bool,
+) -> tuple[str, TuningResult]:
+    """The search on a simulated cluster, and why its cost model is the one it is."""
+    name, folder = cost_model
+    priced = choose_cost_model(name, cluster.device, folder=folder)
+    problem = _problem(model, problem_file, cluster.device.library_convolutions)
+    with _progress() as on_event:
+        result = tune_problem(
+            problem,
+            cluster,
+            config,
+            warm_start=warm_start,
+            on_event=on_event,
+            cost_model=priced.model,
+        )
+    return priced.reason, result
 
 
 def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
@@ -228,6 +274,7 @@ def _result_rows(result: TuningResult) -> list[tuple[str, str]]:
         ("peak memory", f"{data['peak_bytes'] / 1e6:.1f} MB"),
         ("candidates", f"{data['candidates']} ({data['unseen']} unseen)"),
         ("unseen candidates a second", f"{data['candidates_per_s']:.0f}"),
+        ("kernels whose time was known", f"{100 * data['memo_hit_rate']:.1f} %"),
         ("search seconds", f"{data['search_s']:.2f}"),
         ("stopped by", str(data["stop_reason"])),
     ]

@@ -15,7 +15,7 @@ from disco_fuse.simulate import Timeline
 from disco_fuse.strategy import Strategy, Unit
 
 _NUM_LARGEST = 5
-_NUM_NAMES = 4
+_NUM_NAMES = 2
 
 
 @dataclass(frozen=True, kw_only=True)

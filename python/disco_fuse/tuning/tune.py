@@ -99,6 +99,12 @@ class TuningResult:
             min(timeline.allreduce_us for timeline in timelines),
         )
 
+    @property
+    def memo_hit_rate(self) -> float:
+        """Share of kernels whose time the search knew already; 0 if it needed none."""
+        found = self.search
+        return 1 - found.num_priced / max(found.num_looked_up, found.num_priced, 1)
+
     def to_json(self) -> dict[str, Any]:
         """The figures, for JSON."""
         best, ours = self.best_baseline, self.makespan_us
@@ -134,6 +140,7 @@ class TuningResult:
             "least_allreduce_us": least_allreduce_us,
             "candidates": self.search.num_candidates,
             "unseen": self.search.num_unseen,
+            "memo_hit_rate": self.memo_hit_rate,
             "candidates_per_s": self.search.num_unseen / max(self.search_s, 1e-9),
             "search_s": self.search_s,
             "stop_reason": self.search.stop_reason,
