@@ -118,6 +118,7 @@ def test_the_best_strategies_are_different_and_sorted(
     assert 2 <= len({strategy.hash for strategy in best}) == len(best) <= 3
 
 
+@pytest.mark.slow  # a model is imported, its kernels and groups are built and measured
 def test_tune_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="the command imports torch models")
     monkeypatch.setattr(measure, "_ROUND_S", 0.0)
