@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from disco_fuse import Trainer
-from disco_fuse.compare.link_bench import exposed_us
 from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import extract
 from disco_fuse.frontend.optimizer import AdamW, ClipGlobalNorm
@@ -72,7 +71,7 @@ def make_plan(folder: Path, num_ranks: int) -> None:
         target=target,
         world_size=num_ranks,
         cost_model={"name": cost_model.name, "digest": cost_model.digest},
-        predicted={"makespan_us": timeline.makespan_us, "exposed_us": exposed_us(timeline)},
+        predicted={"makespan_us": timeline.makespan_us, "exposed_us": timeline.exposed_us},
         names=(*step.input_names, *step.names),
     )
     np.savez(folder / "values.npz", **dict(step.values))

@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from disco_fuse.baselines import baseline
 from disco_fuse.compare import check_losses, compare, format_table, to_json
-from disco_fuse.compare.link_bench import exposed_us
 from disco_fuse.compare.trace import measured_trace
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import RooflineCostModel
@@ -166,7 +165,7 @@ def main() -> int:
             cost_model={"name": cost_model.name, "digest": cost_model.digest},
             predicted={
                 "makespan_us": timeline.makespan_us,
-                "exposed_us": exposed_us(timeline),
+                "exposed_us": timeline.exposed_us,
                 "compute_us": timeline.compute_us,
                 "allreduce_us": timeline.allreduce_us,
                 "overlap": timeline.overlap,

@@ -94,6 +94,11 @@ class SearchResult:
         Candidates judged before ``initial`` was looked at.
     num_unseen : int
         Candidates with at least one edit that the search had not met before.
+    num_looked_up : int
+        Kernels whose time was needed because a candidate has them and the one before it has not.
+    num_priced : int
+        Different ones among those, for which the cost model was asked. The exhaustive search
+        counts neither.
     stop_reason : str
         "queue-empty", "patience", "max-steps", "time-limit", "interrupted" or "exhausted"; of
         several searches that of the best, unless one was interrupted or ran out of time.
@@ -112,6 +117,8 @@ class SearchResult:
     num_candidates: int
     num_found_candidates: int
     num_unseen: int
+    num_looked_up: int
+    num_priced: int
     stop_reason: str
 
 
@@ -306,7 +313,7 @@ def _result(graph: OpGraph, parts: Any) -> SearchResult:
     makespan, initial, bound, start, found, best_start, best_start_ns, *counts = _ffi.array(
         numbers
     ).tolist()
-    steps, candidates, found_candidates, unseen = counts
+    steps, candidates, found_candidates, unseen, looked_up, priced = counts
     rows = _ffi.array(edits).reshape(-1, 3).tolist()
     return SearchResult(
         best=Strategy(handle, graph),
@@ -322,5 +329,7 @@ def _result(graph: OpGraph, parts: Any) -> SearchResult:
         num_candidates=candidates,
         num_found_candidates=found_candidates,
         num_unseen=unseen,
+        num_looked_up=looked_up,
+        num_priced=priced,
         stop_reason=str(stop_reason),
     )

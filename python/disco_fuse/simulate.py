@@ -73,6 +73,12 @@ class Timeline:
     critical_path: tuple[int, ...]
     memory: StepMemory
 
+    @property
+    def exposed_us(self) -> float:
+        """Time in which compute waits for messages: makespan less the times of all kernels."""
+        busy = [e.finish_ns - e.start_ns for e in self.events if e.stream == STREAMS[0]]
+        return self.makespan_us - sum(busy) / 1e3
+
     def to_chrome_trace(self, graph: OpGraph, strategy: Strategy) -> str:
         """JSON for chrome://tracing or Perfetto; one row per stream, units named by their ops."""
         units = {unit.id: unit for unit in strategy.units(graph)}

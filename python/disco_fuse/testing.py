@@ -100,8 +100,10 @@ def _var(name: str, shape: tuple[int, ...]) -> relax.Var:
     return relax.Var(name, relax.TensorType(shape, "float32"))
 
 
-def random_strategy(graph: OpGraph, seed: int, num_edits: int | None = None) -> Strategy:
-    """A strategy that random legal edits of all kinds lead to.
+def random_strategy(
+    graph: OpGraph, seed: int, num_edits: int | None = None, start: Strategy | None = None
+) -> Strategy:
+    """A strategy that random legal edits of the paper's kinds lead to.
 
     Parameters
     ----------
@@ -110,6 +112,8 @@ def random_strategy(graph: OpGraph, seed: int, num_edits: int | None = None) -> 
         Same seed, same strategy.
     num_edits : int, optional
         Edits at most, by default one for every second op; ten times as many are tried.
+    start : Strategy, optional
+        What is edited; by default the unfused one.
     """
     generator = random.Random(seed)
     most = max(1, graph.num_ops // 2) if num_edits is None else num_edits
@@ -117,7 +121,7 @@ def random_strategy(graph: OpGraph, seed: int, num_edits: int | None = None) -> 
     buckets = [i for i, op in enumerate(graph.ops) if op.kind == OpKind.ALLREDUCE]
     kinds = ["fuse", "fuse", "fuse-duplicate"] if pairs else []
     kinds += ["merge-buckets"] if len(buckets) > 1 else []
-    strategy, done = Strategy.unfused(graph), 0
+    strategy, done = start or Strategy.unfused(graph), 0
     for _ in range(10 * most if kinds else 0):
         kind = generator.choice(kinds)
         ends = generator.sample(buckets, 2) if kind == "merge-buckets" else generator.choice(pairs)

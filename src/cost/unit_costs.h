@@ -33,6 +33,7 @@ class UnitCosts {
   /*! \brief Asks the cost model for `groups`, of the given contents, which Find then knows. */
   void Predict(const std::vector<Group>& groups, const std::vector<Hash128>& contents);
   Nanoseconds BucketTime(int64_t bytes) const { return allreduce_.Time(bytes); }
+  /*! \brief Different kernels that the cost model was asked for. */
   int64_t num_priced() const { return static_cast<int64_t>(memo_.size()); }
 
  private:

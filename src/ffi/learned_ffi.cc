@@ -8,6 +8,7 @@
 
 #include "cost/gnn_inference.h"
 #include "cost/group_features.h"
+#include "cost/measured_cost_model.h"
 #include "ffi/convert.h"
 
 namespace disco_fuse {
@@ -77,6 +78,26 @@ CostModelRef MakeGnn(OpGraphRef graph, ffi::String name, ffi::TensorView device,
   });
 }
 
+/*! \brief `times_us`: of the groups, launch included; others cost what `base` says. */
+CostModelRef MakeMeasured(CostModelRef base, OpGraphRef graph, ffi::TensorView op_begin,
+                          ffi::TensorView ops, ffi::TensorView output_begin,
+                          ffi::TensorView outputs, ffi::TensorView times_us) {
+  std::vector<Group> groups = ToGroups(op_begin, ops, output_begin, outputs);
+  std::vector<double> measured = ToVector<double>(times_us);
+  return Translate([&] {
+    CheckCount(measured.size(), groups, base->model->name(), graph->graph);
+    MeasuredCostModel::Times times;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      times[GroupSignature(graph->graph, groups[i])] =
+          ToNanoseconds(measured[i], "measured", graph->graph, groups[i]);
+    }
+    // The reference keeps the base alive.
+    auto owner = std::make_shared<CostModelRef>(base);
+    std::shared_ptr<const CostModel> model(owner, base->model.get());
+    return CostModelRef(std::make_unique<MeasuredCostModel>(model, std::move(times)));
+  });
+}
+
 ffi::Array<ffi::String> Names(const std::vector<std::string>& names) {
   ffi::Array<ffi::String> result;
   for (const std::string& name : names) result.push_back(name);
@@ -93,7 +114,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("disco_fuse.cost.global_feature_names", []() { return Names(GlobalFeatureNames()); })
       .def("disco_fuse.cost.read_features", ReadFeatures)
       .def("disco_fuse.cost.run_gnn", RunGnn)
-      .def("disco_fuse.cost.gnn", MakeGnn);
+      .def("disco_fuse.cost.gnn", MakeGnn)
+      .def("disco_fuse.cost.measured", MakeMeasured);
 }
 
 }  // namespace disco_fuse

@@ -105,7 +105,9 @@ ffi::Array<ffi::Any> FromResult(const SearchResult& result) {
                                result.num_steps,
                                result.num_candidates,
                                result.num_found_candidates,
-                               result.num_unseen};
+                               result.num_unseen,
+                               result.num_looked_up,
+                               result.num_priced};
   std::vector<int32_t> edits;
   for (const Edit& edit : result.edits) {
     edits.push_back(static_cast<int32_t>(edit.kind));

@@ -254,6 +254,8 @@ class Backtracking {
     result.num_candidates = num_candidates_;
     result.num_found_candidates = num_found_candidates_;
     result.num_unseen = num_unseen_;
+    result.num_looked_up = near_.num_looked_up();
+    result.num_priced = near_.num_priced();
     result.stop_reason = stop_reason_;
     result.edits = lineage_.EditsBetween(-1, best_node_);
     result.start = lineage_.StartOf(best_node_);

@@ -174,6 +174,7 @@ SearchResult MultiStart(const SearchConfig& config, bool parallel, const Observe
   }
   SearchResult all = *best;
   all.num_steps = all.num_candidates = all.num_found_candidates = all.num_unseen = 0;
+  all.num_looked_up = all.num_priced = 0;
   for (const std::optional<SearchResult>& result : results) {
     if (!result) {
       all.stop_reason = StopReason::kInterrupted;
@@ -184,6 +185,8 @@ SearchResult MultiStart(const SearchConfig& config, bool parallel, const Observe
     all.num_candidates += result->num_candidates;
     all.num_found_candidates += result->num_found_candidates;
     all.num_unseen += result->num_unseen;
+    all.num_looked_up += result->num_looked_up;
+    all.num_priced += result->num_priced;
     bool cut = result->stop_reason == StopReason::kInterrupted;
     bool late = result->stop_reason == StopReason::kTimeLimit;
     if (cut || (late && all.stop_reason != StopReason::kInterrupted)) {

@@ -41,6 +41,7 @@ void Neighbourhood::PriceUnits(const Grouping& grouping, Slot* slot) {
   slot->missing.clear();
   for (int32_t unit : units_.repriced()) {
     Nanoseconds duration(0);
+    num_looked_up_ += units_.IsBucket(unit) ? 0 : 1;
     if (units_.IsBucket(unit)) {
       duration = costs_.BucketTime(units_.bucket_bytes(unit));
     } else if (!costs_.Find(units_.content(unit), &duration)) {

@@ -34,6 +34,9 @@ class Neighbourhood {
   Nanoseconds Schedule(size_t i);
   /*! \brief Its representatives in emitted order; valid until the next call. */
   const std::vector<int32_t>& Order(size_t i);
+  /*! \brief Kernels whose time was needed so far, and the different ones among them. */
+  int64_t num_looked_up() const { return num_looked_up_; }
+  int64_t num_priced() const { return costs_.num_priced(); }
 
  private:
   struct Slot {
@@ -58,6 +61,7 @@ class Neighbourhood {
   std::vector<Slot> slots_;
   std::vector<Group> groups_;     /*!< to be priced */
   std::vector<Hash128> contents_; /*!< of groups_ */
+  int64_t num_looked_up_ = 0;
 };
 
 }  // namespace disco_fuse

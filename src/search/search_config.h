@@ -111,6 +111,8 @@ struct SearchResult {
   int64_t num_candidates = 0;
   int64_t num_found_candidates = 0; /*!< of those, judged before the initial strategies */
   int64_t num_unseen = 0;           /*!< of those, with at least one edit, and not met before */
+  int64_t num_looked_up = 0;        /*!< kernels whose time was needed since a candidate has them */
+  int64_t num_priced = 0;           /*!< of those, the different ones: the cost model was asked */
   StopReason stop_reason = StopReason::kQueueEmpty;
 };
 

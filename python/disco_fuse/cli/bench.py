@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import multiprocessing
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -18,15 +16,15 @@ import click
 from tqdm import tqdm
 
 from disco_fuse import __version__
+from disco_fuse.cli.cost_models import cost_model_options
+from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
 from disco_fuse.cli.output import json_option, show
-from disco_fuse.cli.references import reference_of
+from disco_fuse.cli.references import BENCH_MODELS as MODELS
+from disco_fuse.cli.references import measured_reference_of
 from disco_fuse.compare.link_bench import LinkBench
+from disco_fuse.compare.preparation import CostModelChoice
 from disco_fuse.errors import UnsupportedOperatorError
-from disco_fuse.launch import run
-from disco_fuse.slow_link import rate_bytes_per_us, slow_link, why_unavailable
 
-MODELS = ("bert_mini", "resnet18_cifar", "byte_gpt", "rnnlm_small", "vgg_dense")
-NO_LINK = "shared-memory"
 HEADER = (
     "model",
     "best baseline",
@@ -45,7 +43,6 @@ HEADER = (
     "bound ms",
     "overhead ms",
 )
-_FILE = "disco_fuse.zoo.bench_models"
 _FAILURES = (
     UnsupportedOperatorError,
     ValueError,
@@ -67,14 +64,10 @@ Examples:
 )
 @click.argument("models", nargs=-1)
 @click.option("--all", "every", is_flag=True, help=f"The models {', '.join(MODELS)}.")
-@click.option("-n", "num_ranks", type=int, default=2, show_default=True, metavar="N", help="Ranks.")
-@click.option(
-    "--link",
-    metavar="RATE",
-    help="Links of that rate between the ranks, as 1gbit or 200mbit (Linux, as root).  [default: "
-    "none, the ranks share memory]",
-)
+@ranks_option
+@link_option
 @click.option("--steps", "num_steps", type=int, default=20, show_default=True, metavar="N")
+@cost_model_options
 @json_option
 @click.option(
     "--cache",
@@ -91,6 +84,8 @@ def bench(
     num_ranks: int,
     link: str | None,
     num_steps: int,
+    cost_model: str,
+    cost_models: Path,
     json_file: str | None,
     cache: Path,
     fresh: bool,
@@ -104,14 +99,12 @@ def bench(
     if num_steps < 1 or num_ranks < 2:
         raise click.UsageError(f"--steps {num_steps} must be at least 1, -n {num_ranks} at least 2")
     names = MODELS if every else models
-    references = {
-        name: f"{_FILE}:{name}" if name in MODELS else reference_of(name) for name in names
-    }
-    _check_link(link)
+    references = {name: measured_reference_of(name) for name in names}
+    check_link(link)
     if fresh:
         shutil.rmtree(cache, ignore_errors=True)
     runs, failed = [], []
-    with _started(num_ranks, link) as run_ranks:
+    with started(num_ranks, link) as run_ranks:
         for name, reference in tqdm(
             references.items(), file=sys.stderr, unit="model", disable=None
         ):
@@ -123,6 +116,7 @@ def bench(
                 num_steps=num_steps,
                 folder=cache / _safe(f"{name}-n{num_ranks}-{link or NO_LINK}"),
                 run_ranks=run_ranks,
+                cost_model=CostModelChoice(name=cost_model, folder=cost_models),
             )
             try:
                 runs.append(_measured(what))
@@ -134,31 +128,12 @@ def bench(
         raise click.ClickException(f"failed: {', '.join(failed)}")
 
 
-def _check_link(link: str | None) -> None:
-    if link is None:
-        return
-    try:
-        rate_bytes_per_us(link)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    reason = why_unavailable()
-    if reason is not None:
-        raise click.ClickException(f"no links of a given rate here: {reason}")
-
-
-@contextlib.contextmanager
-def _started(num_ranks: int, link: str | None) -> Iterator[Callable[..., Any]]:
-    """What starts the ranks, on links that are up meanwhile."""
-    if link is None:
-        yield run
-        return
-    with slow_link(num_ranks, link) as links:
-        yield links.run
-
-
 def _measured(what: LinkBench) -> dict[str, Any]:
     """The result in the cache, or a new one, made in a process of its own."""
-    key = json.dumps([__version__, what.reference, what.num_ranks, what.link, what.num_steps])
+    model = (what.cost_model.name, str(what.cost_model.folder.resolve()))
+    key = json.dumps(
+        [__version__, what.reference, what.num_ranks, what.link, what.num_steps, *model]
+    )
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     file = what.folder / f"result-{digest}.json"
     if not file.exists():

@@ -13,8 +13,10 @@ from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.dashboard import dashboard
 from disco_fuse.cli.eval_cost_model import eval_cost_model
 from disco_fuse.cli.extract import extract
+from disco_fuse.cli.fidelity import fidelity
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
+from disco_fuse.cli.profile import profile
 from disco_fuse.cli.run import run
 from disco_fuse.cli.sample import sample
 from disco_fuse.cli.train_cost_model import train_cost_model
@@ -41,3 +43,5 @@ main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
 main.add_command(dashboard)
 main.add_command(advise)
+main.add_command(profile)
+main.add_command(fidelity)

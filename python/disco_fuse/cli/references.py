@@ -15,6 +15,9 @@ MODEL_HELP = (
     "'file.py:function'"
 )
 
+BENCH_MODELS = ("bert_mini", "resnet18_cifar", "byte_gpt", "rnnlm_small", "vgg_dense")
+_BENCH_FILE = "disco_fuse.zoo.bench_models"
+
 cluster_option = click.option(
     "--cluster",
     "cluster_name",
@@ -39,6 +42,11 @@ def reference_of(name: str) -> str:
         return zoo.reference(name)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def measured_reference_of(name: str) -> str:
+    """As :func:`reference_of`, for commands that measure steps: their own models come first."""
+    return f"{_BENCH_FILE}:{name}" if name in BENCH_MODELS else reference_of(name)
 
 
 def load_cluster(name: str) -> ClusterSpec:

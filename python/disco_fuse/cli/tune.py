@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
+from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.profile import database_option
 from disco_fuse.cli.references import (
     cluster_option,
     load_cluster,
@@ -21,10 +19,16 @@ from disco_fuse.cli.references import (
     search_config,
     threads_option,
 )
+from disco_fuse.cli.tune_measured import (
+    check_measurable,
+    measure_top_option,
+    measured_rows,
+    tune_here,
+)
+from disco_fuse.cli.tune_watch import SearchWatch
+from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.errors import UnsupportedOperatorError
-from disco_fuse.search import SearchEvent
-from disco_fuse.trainer import EventLog
-from disco_fuse.tuning.events import SearchEvents, end_event, start_event
 from disco_fuse.tuning.importing import import_problem
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
@@ -75,6 +79,9 @@ Examples:
     help="Independent searches, of which the best counts.",
 )
 @threads_option
+@cost_model_options
+@measure_top_option
+@database_option
 @click.option("--no-warm-start", is_flag=True, help="Do not start from the baselines as well.")
 @json_option
 @click.option(
@@ -96,6 +103,10 @@ def tune(
     problem_file: Path | None,
     cluster_name: str,
     preset: str,
+    cost_model: str,
+    cost_models: Path,
+    num_best: int | None,
+    database: Path | None,
     no_warm_start: bool,
     json_file: str | None,
     output: Path | None,
@@ -105,8 +116,8 @@ def tune(
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
 
     MODEL is a model of the zoo, or a function that returns a Workload, as 'package.module:function'
-    or 'file.py:function'. Nothing is built or run: all times are simulated. Ctrl-C ends the search
-    with the best strategy so far.
+    or 'file.py:function'. Nothing is built or run, unless with --measure-top: all times are
+    simulated. Ctrl-C ends the search with the best strategy so far.
     """
     if (model is None) == (problem_file is None):
         raise click.UsageError("give either MODEL or --problem FILE")
@@ -114,20 +125,31 @@ def tune(
     changes["time_limit_s"] = changes.pop("time_limit")
     changes["memory_limit_bytes"] = changes.pop("memory_limit")
     config = search_config(preset, changes)
+    check_measurable(num_best, model, cluster)
+    models, start = (cost_model, cost_models), not no_warm_start
+    if events_file is None and output is not None:
+        events_file = output / "events.jsonl"
     try:
-        problem = _problem(model, problem_file, cluster.device.library_convolutions)
-        if events_file is None and output is not None:
-            events_file = output / "events.jsonl"
-        log = None if events_file is None else EventLog(events_file)
-        if log is not None:
-            log(start_event(problem, cluster, config, preset))
-        events = None if log is None else SearchEvents(problem.graph, log)
-        with _progress(events) as on_event:
-            result = tune_problem(
-                problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
-            )
-        if log is not None:
-            log(end_event(result))
+        with SearchWatch(events_file, cluster, config, preset) as watch:
+            if num_best is None:
+                measured = None
+                reason, result = _simulated(
+                    model, problem_file, cluster, config, models, watch, warm_start=start
+                )
+            else:
+                assert model is not None
+                reason, result, measured = tune_here(
+                    model,
+                    reference_of(model),
+                    cluster,
+                    config,
+                    num_best,
+                    models,
+                    database,
+                    watch,
+                    warm_start=start,
+                )
+            watch.end(result)
         if output is not None:
             write_strategy(output, result, preset)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
@@ -136,10 +158,39 @@ def tune(
     if result.search.stop_reason == "interrupted":
         click.echo("interrupted: this is the best so far", err=True)
     if json_file != "-":
-        click.echo(_heading(result))
-    show(_baseline_rows(result), result.to_json(), json_file)
+        click.echo(_heading(result, reason))
+    data = result.to_json() | ({} if measured is None else {"measured": measured.to_json()})
+    show(_baseline_rows(result), data, json_file)
     if json_file != "-":
         click.echo("\n" + markdown_table(_result_rows(result)))
+    if measured is not None and json_file != "-":
+        click.echo("\n" + markdown_table(measured_rows(measured)))
+
+
+def _simulated(
+    model: str | None,
+    problem_file: Path | None,
+    cluster: ClusterSpec,
+    config: SearchConfig,
+    cost_model: tuple[str, Path],
+    watch: SearchWatch,
+    *,
+    warm_start: bool,
+) -> tuple[str, TuningResult]:
+    """The search on a simulated cluster, and why its cost model is the one it is."""
+    name, folder = cost_model
+    priced = choose_cost_model(name, cluster.device, folder=folder)
+    problem = _problem(model, problem_file, cluster.device.library_convolutions)
+    watch.begin(problem)
+    result = tune_problem(
+        problem,
+        cluster,
+        config,
+        warm_start=warm_start,
+        on_event=watch,
+        cost_model=priced.model,
+    )
+    return priced.reason, result
 
 
 def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
@@ -181,25 +232,11 @@ def _problem(model: str | None, file: Path | None, library_convolutions: bool) -
     return import_problem(model, reference, library_convolutions=library_convolutions)
 
 
-@contextmanager
-def _progress(log: SearchEvents | None) -> Iterator[Callable[[SearchEvent], None]]:
-    """A bar on standard error, if that is a terminal, and the callback that moves it and logs."""
-    with tqdm(file=sys.stderr, unit="candidate", desc="search", disable=None, leave=False) as bar:
-
-        def update(event: SearchEvent) -> None:
-            bar.set_postfix_str(f"best {event.makespan_us / 1e3:.2f} ms", refresh=False)
-            bar.update(event.num_candidates - bar.n)
-            if log is not None:
-                log(event)
-
-        yield update
-
-
-def _heading(result: TuningResult) -> str:
+def _heading(result: TuningResult, reason: str) -> str:
     problem, cluster = result.problem, result.cluster
     return (
         f"{problem.name} ({problem.graph.num_ops} ops), simulated on {cluster.name}, "
-        f"{cluster.world_size} ranks of {cluster.device.name}\n"
+        f"{cluster.world_size} ranks of {cluster.device.name}\ncost model {reason}\n"
     )
 
 
@@ -237,6 +274,7 @@ def _result_rows(result: TuningResult) -> list[tuple[str, str]]:
         ("peak memory", f"{data['peak_bytes'] / 1e6:.1f} MB"),
         ("candidates", f"{data['candidates']} ({data['unseen']} unseen)"),
         ("unseen candidates a second", f"{data['candidates_per_s']:.0f}"),
+        ("kernels whose time was known", f"{100 * data['memo_hit_rate']:.1f} %"),
         ("search seconds", f"{data['search_s']:.2f}"),
         ("stopped by", str(data["stop_reason"])),
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from disco_fuse.compare.report import PYTORCH_DDP, Breakdown, StrategyResult
+from disco_fuse.compare.report import PYTORCH_DDP, Breakdown, StrategyResult, UnitTimes
 from disco_fuse.compare.spec import ComparisonSpec, DdpOptions
 from disco_fuse.launch import run
 from disco_fuse.plan import Plan, load_plan
@@ -120,4 +120,5 @@ def _result(name: str, measured: Mapping[str, Any], plan: Plan | None) -> Strate
         overlap=measured["overlap"],
         losses=tuple(measured["losses"]),
         breakdown=measured["breakdown"] and Breakdown(**measured["breakdown"]),
+        unit_times=measured["unit_times"] and UnitTimes(**measured["unit_times"]),
     )

@@ -36,6 +36,23 @@ class Breakdown:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnitTimes:
+    """Every kernel and message of a step, recorded: medians, means over ranks, microseconds.
+
+    Attributes
+    ----------
+    kernels_us : list of float
+        Kernels and library calls in the order in which they run.
+    messages_us, waits_us : list of float
+        By bucket: its AllReduce, and how long the main thread waits for it.
+    """
+
+    kernels_us: list[float]
+    messages_us: list[float]
+    waits_us: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StrategyResult:
     """One row: what a strategy was predicted to do and what it did.
 
@@ -53,6 +70,7 @@ class StrategyResult:
     losses : tuple of float
         Loss of every step, warm-up included, mean over ranks.
     breakdown : Breakdown or None
+    unit_times : UnitTimes or None
         None for PyTorch.
     """
 
@@ -64,6 +82,7 @@ class StrategyResult:
     overlap: float | None
     losses: tuple[float, ...]
     breakdown: Breakdown | None = None
+    unit_times: UnitTimes | None = None
 
     def step_time_us(self) -> dict[str, float]:
         """Median, 10th and 90th percentile."""

@@ -18,7 +18,7 @@ from disco_fuse.compare.limits import measure_limits
 from disco_fuse.compare.spec import ComparisonSpec
 from disco_fuse.compare.trace import rank_timeline
 from disco_fuse.runner import StepRunner
-from disco_fuse.runtime import Communicator, StepEvents, abort_on_error, loopback, mpi
+from disco_fuse.runtime import Communicator, EventKind, StepEvents, abort_on_error, loopback, mpi
 from disco_fuse.workload import load_workload
 
 _NUM_RECORDED_STEPS = 5
@@ -123,6 +123,7 @@ def _gather(
             "overlap": float(np.mean(overlaps)) if record.events else None,
             "timelines": timelines if record.events else None,
             "breakdown": _breakdown(record, communicator),
+            "unit_times": _unit_times(record, communicator),
         }
     return results
 
@@ -136,6 +137,28 @@ def _breakdown(record: _Record, communicator: Communicator) -> dict[str, Any] | 
     copied = max(communicator.allgather(record.runner.copied_bytes()))
     names = ("kernels_us", "exposed_us", "overhead_us")
     return {**dict(zip(names, medians, strict=True)), "copied_bytes": copied}
+
+
+def _unit_times(record: _Record, communicator: Communicator) -> dict[str, list[float]] | None:
+    """Fields of a UnitTimes: medians over the recorded steps, means over ranks."""
+    if not isinstance(record.runner, StepRunner):
+        return None
+    kinds = {"kernels_us": EventKind.KERNEL, "messages_us": EventKind.ALLREDUCE}
+    result = {}
+    for name, kind in {**kinds, "waits_us": EventKind.WAIT}.items():
+        rows = [_durations_us(events, kind) for events in record.events]
+        medians = np.median(rows, axis=0)
+        result[name] = np.mean(communicator.allgather(medians), axis=0).tolist()
+    return result
+
+
+def _durations_us(events: StepEvents, kind: EventKind) -> NDArray[np.float64]:
+    """Of the kernels in their order, or of the buckets by their number."""
+    rows = events.of(kind)
+    if kind != EventKind.KERNEL:
+        rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    durations: NDArray[np.float64] = (rows[:, 3] - rows[:, 2]) / 1e3
+    return durations
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -94,6 +94,11 @@ class LearnedCostModel(CostModel):
         return self._file.kind
 
     @property
+    def environment(self) -> str:
+        """What the training data was measured on."""
+        return self._file.environment
+
+    @property
     def digest(self) -> str:
         text = hashlib.sha256(repr((self.name, self.device)).encode())
         for name, values in sorted(self._file.arrays.items()):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from disco_fuse.cost_model.base import CostModel, Times
 from disco_fuse.cost_model.gnn import GnnCostModel
+from disco_fuse.cost_model.learned import LearnedCostModel
 from disco_fuse.cost_model.roofline import RooflineCostModel
 from disco_fuse.device import DeviceSpec
 
@@ -47,6 +48,8 @@ def choose_cost_model(
     device: DeviceSpec,
     op_times_us: Times | None = None,
     folder: Path = SHIPPED,
+    *,
+    environment: str | None = None,
 ) -> ChosenModel:
     """The cost model called ``name``.
 
@@ -61,11 +64,15 @@ def choose_cost_model(
         Measured time of each op alone, launch not included.
     folder : Path
         Where ``xgboost.npz`` and ``gnn.npz`` are, as ``disco-fuse train-cost-model`` writes them.
+    environment : str, optional
+        What is priced runs there (see ``profile.kernels.environment_key``); the reason says so
+        where a learned model was trained on something else.
 
     Raises
     ------
     ValueError
-        There is no such model, or its file is damaged or of another version.
+        There is no such model, or its file is damaged or of another version, or a learned model is
+        asked for by name for a GPU: they learn from kernels on a processor.
     FileNotFoundError
         The model asked for by name has no file in ``folder``.
     ImportError
@@ -77,21 +84,31 @@ def choose_cost_model(
         return ChosenModel(
             model=RooflineCostModel(device, op_times_us), reason="roofline: asked for"
         )
-    loaders: dict[str, Callable[[], CostModel]] = {
+    loaders: dict[str, Callable[[], LearnedCostModel]] = {
         "gnn": lambda: _load_gnn(folder, device, op_times_us),
         "xgboost": lambda: _load_boosted(folder, device, op_times_us),
     }
     if name != "auto":
-        return ChosenModel(model=loaders[name](), reason=f"{name}: asked for")
+        if device.library_convolutions:
+            raise ValueError(f"cost model {name!r} is for processors; {device.name} needs roofline")
+        return _learned(loaders[name](), f"{name}: asked for", environment)
     passed_over: list[str] = []
     for kind, module in (("gnn", "gnn_training"), ("xgboost", "boosted")):
         missing = _missing(folder, kind, module)
+        if device.library_convolutions:
+            missing = f"{device.name} is no processor"
         if not missing:
             reason = "; ".join([f"{kind}: the first of gnn, xgboost, roofline", *passed_over])
-            return ChosenModel(model=loaders[kind](), reason=reason)
+            return _learned(loaders[kind](), reason, environment)
         passed_over.append(f"no {kind}: {missing}")
     reason = "; ".join(["roofline: nothing was learned", *passed_over])
     return ChosenModel(model=RooflineCostModel(device, op_times_us), reason=reason)
+
+
+def _learned(model: LearnedCostModel, reason: str, environment: str | None) -> ChosenModel:
+    if environment is not None and model.environment != environment:
+        reason += f"; it was trained on '{model.environment}', this is '{environment}'"
+    return ChosenModel(model=model, reason=reason)
 
 
 def _missing(folder: Path, kind: str, module: str) -> str:
@@ -106,11 +123,11 @@ def _missing(folder: Path, kind: str, module: str) -> str:
     return ""
 
 
-def _load_gnn(folder: Path, device: DeviceSpec, op_times_us: Times | None) -> CostModel:
+def _load_gnn(folder: Path, device: DeviceSpec, op_times_us: Times | None) -> LearnedCostModel:
     return GnnCostModel.load(model_path(folder, "gnn"), device.launch_us, op_times_us)
 
 
-def _load_boosted(folder: Path, device: DeviceSpec, op_times_us: Times | None) -> CostModel:
+def _load_boosted(folder: Path, device: DeviceSpec, op_times_us: Times | None) -> LearnedCostModel:
     # Needs xgboost, which nothing else does.
     from disco_fuse.cost_model.boosted import BoostedCostModel
 

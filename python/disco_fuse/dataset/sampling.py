@@ -45,15 +45,20 @@ class Candidate:
         Its signature.
     func : PrimFunc
         The kernel, not scheduled.
-    members : tuple of int
-        Its ops in the graph of the model.
+    in_model : Group
+        The same in the graph of the model.
     """
 
     graph: OpGraph
     group: Group
     name: str
     func: tirx.PrimFunc
-    members: tuple[int, ...]
+    in_model: Group
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Its ops in the graph of the model."""
+        return self.in_model.ops
 
 
 def candidates(
@@ -79,7 +84,7 @@ def candidates(
             num_edits = max(1, int(share * extraction.graph.num_ops))
             strategy = random_strategy(extraction.graph, generator.getrandbits(32), num_edits)
         number += 1
-        found = _of_strategy(mod, extraction, strategy, known())
+        found = groups_of(mod, extraction, strategy, known())
         barren = 0 if found else barren + 1
         if found:
             generator.shuffle(found)
@@ -132,10 +137,10 @@ def measure_candidates(
     return len(chosen)
 
 
-def _of_strategy(
+def groups_of(
     mod: tvm.IRModule, extraction: Extraction, strategy: Strategy, known: set[str]
 ) -> list[Candidate]:
-    """Groups of several ops that are not known, each once."""
+    """Groups of several ops of ``strategy`` that are not ``known``, each signature once."""
     graph = extraction.graph
     units = [unit for unit in strategy.units(graph) if unit.kind == "kernel"]
     wanted: dict[str, tuple[int, OpGraph, Group]] = {}
@@ -150,7 +155,11 @@ def _of_strategy(
     assert len(kernels) == len(units), "one call per kernel of the strategy"
     return [
         Candidate(
-            graph=alone, group=group, name=name, func=kernels[place], members=units[place].ops
+            graph=alone,
+            group=group,
+            name=name,
+            func=kernels[place],
+            in_model=Group(ops=units[place].ops, outputs=units[place].outputs),
         )
         for name, (place, alone, group) in wanted.items()
     ]

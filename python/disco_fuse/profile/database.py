@@ -132,6 +132,18 @@ class ProfileDatabase:
     ) -> None:
         self._connection.close()
 
+    def require_writable(self) -> None:
+        """Notice before a long measurement that its result could not be stored.
+
+        Raises
+        ------
+        ValueError
+            The file, its folder or its disk does not allow it.
+        """
+        with self._explained(), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
     def load(self, environment: str, signatures: Iterable[str]) -> dict[str, Sample]:
         """The samples there are for ``signatures``."""
         wanted = set(signatures)

@@ -6,10 +6,11 @@ because in a training step a kernel's inputs were written by others and rarely w
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,11 @@ from disco_fuse.profile.database import ProfileDatabase, Sample
 _ROTATION_BYTES = 4 * 2**20
 _MAX_BUFFER_SETS = 16
 _TIME_PER_KERNEL_S = 0.05
-_MIN_REPEATS = 5
+_MIN_REPEATS = 9
 _MAX_REPEATS = 200
+# A median is stable once it is known to that share of itself, with 95% confidence.
+_STABLE = 0.02
+_MOST_TIME_S = 0.5  # for a kernel whose median does not become stable
 _LEAST_TIMED_S = 10e-6
 _MOST_IN_A_ROW = 500
 
@@ -44,6 +48,27 @@ Progress = Callable[[int, int, str], None]
 def environment_key(target: tvm.target.Target) -> str:
     """Everything beside its signature that the time of a kernel depends on."""
     return f"{_processor()}; {target}; tvm {tvm.__version__}"
+
+
+def profile_key(target: tvm.target.Target) -> str:
+    """The environment under which a profile database keeps what is measured of kernels.
+
+    :func:`environment_key`, and the versions of what makes and runs the kernels: our schedules, and
+    torch, whose libraries are called.
+    """
+    return f"{environment_key(target)}; {package_versions('disco-fuse', 'torch')}"
+
+
+def package_versions(*names: str) -> str:
+    """Names and versions of packages, without importing them; "no NAME" where one is missing."""
+
+    def text(name: str) -> str:
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            return f"no {name}"
+
+    return "; ".join(map(text, names))
 
 
 def profile_ops(
@@ -69,35 +94,48 @@ def profile_ops(
     -------
     ndarray of float64, shape [num_ops]
         Microseconds; zero for AllReduce ops, which a cluster's AllReduceModel prices.
+
+    Raises
+    ------
+    ValueError
+        An op calls what cannot be timed, or takes no time that the clock can tell. What was
+        measured before is in the database.
     """
     ops = extraction.graph.ops
-    environment = environment_key(target)
-    first: dict[str, int] = {}
-    for op_id, op in enumerate(ops):
-        if op.kind != OpKind.ALLREDUCE:
-            first.setdefault(op.signature, op_id)
+    environment = profile_key(target)
+    first = _first_of_each(extraction)
     known = database.load(environment, first)
     missing = {signature: op for signature, op in first.items() if signature not in known}
     values = {s: extraction.bindings[op].value for s, op in missing.items()}
     kernels = {s: op for s, op in missing.items() if is_op(values[s], "relax.call_tir")}
     compiled = _compile(mod, extraction, list(kernels.values()), target, cache)
     for done, (signature, op_id) in enumerate(missing.items(), start=1):
-        binding = extraction.bindings[op_id]
-        if op_id in compiled:
-            types = [arg.ty for arg in call_inputs(binding.value)] + _flat(binding.var.ty)
-            sample = _time_kernel(*compiled[op_id], types)
-        elif is_library_matmul(binding.value) or is_library_convolution(binding.value):
-            sample = _time_library(binding.value)
-        else:
-            raise ValueError(
-                f"{ops[op_id].name} calls a packed function that DisCoFuse cannot time"
-            )
+        try:
+            sample = _time_op(extraction.bindings[op_id], compiled.get(op_id))
+        except ValueError as error:
+            raise ValueError(f"{ops[op_id].name} {error}") from error
         database.store(environment, {signature: sample})
         known[signature] = sample
         if progress is not None:
             progress(done, len(missing), ops[op_id].name)
     times = [0.0 if o.kind == OpKind.ALLREDUCE else known[o.signature].median_us for o in ops]
     return np.array(times, dtype=np.float64)
+
+
+def profiled_samples(
+    extraction: Extraction, target: tvm.target.Target, database: ProfileDatabase
+) -> dict[str, Sample]:
+    """What the database knows of the ops of a graph, by signature."""
+    return database.load(profile_key(target), _first_of_each(extraction))
+
+
+def _first_of_each(extraction: Extraction) -> dict[str, int]:
+    """The first op of each signature, AllReduces left out."""
+    first: dict[str, int] = {}
+    for op_id, op in enumerate(extraction.graph.ops):
+        if op.kind != OpKind.ALLREDUCE:
+            first.setdefault(op.signature, op_id)
+    return first
 
 
 def _compile(
@@ -114,6 +152,16 @@ def _compile(
     scheduled = tvm.transform.Sequential([ScheduleCPU(target)])(tvm.IRModule(functions))
     library = load_kernels({name: scheduled[name] for name in functions}, target, cache)
     return {op: (library, f"op_{op}") for op in ops}
+
+
+def _time_op(binding: Any, compiled: tuple[Any, str] | None) -> Sample:
+    """One op alone; ValueError says what is wrong with it."""
+    if compiled is not None:
+        types = [arg.ty for arg in call_inputs(binding.value)] + _flat(binding.var.ty)
+        return _time_kernel(*compiled, types)
+    if is_library_matmul(binding.value) or is_library_convolution(binding.value):
+        return _time_library(binding.value)
+    raise ValueError("calls a packed function that DisCoFuse cannot time")
 
 
 def _time_kernel(library: Any, name: str, types: list[Any]) -> Sample:
@@ -149,13 +197,40 @@ def _time_library(call: Any) -> Sample:
 
 
 def _repeat(run: Callable[[int], float]) -> Sample:
-    """Run once to warm up, then until the time for one kernel is used up."""
+    """Run once to warm up, then until the median is stable, within limits of time and number."""
     run(0)
     times: list[float] = []
-    end = time.perf_counter() + _TIME_PER_KERNEL_S
-    while len(times) < _MIN_REPEATS or (len(times) < _MAX_REPEATS and time.perf_counter() < end):
+    begin = time.perf_counter()
+    while len(times) < _MIN_REPEATS or (len(times) < _MAX_REPEATS and _goes_on(times, begin)):
         times.append(run(len(times)))
-    return Sample.of(times)
+    sample = Sample.of(times)
+    if sample.median_us <= 0:
+        raise ValueError("takes no time that the clock of this machine can tell")
+    return sample
+
+
+def _goes_on(times_us: Sequence[float], begin_s: float) -> bool:
+    elapsed_s = time.perf_counter() - begin_s
+    if elapsed_s < _TIME_PER_KERNEL_S:
+        return True
+    return elapsed_s < _MOST_TIME_S and not is_stable(times_us)
+
+
+def is_stable(times_us: Sequence[float], share: float = _STABLE) -> bool:
+    """Whether the median is known to ``share`` of itself.
+
+    The limits of its 95% confidence are the order statistics ``n / 2 -+ 0.98 sqrt(n)``, which ask
+    nothing of the distribution (Conover, "Practical Nonparametric Statistics", section 3.2). Fewer
+    than six values tell nothing.
+    """
+    num = len(times_us)
+    if num < 6:
+        return False
+    ordered = np.sort(times_us)
+    half = 0.98 * math.sqrt(num)
+    low, high = math.floor(num / 2 - half), math.ceil(num / 2 + half)
+    width = ordered[min(high, num - 1)] - ordered[max(low, 0)]
+    return bool(width <= 2 * share * ordered[num // 2])
 
 
 def buffer_sets(types: list[Any], seed: int = 0) -> list[list[Any]]:

@@ -22,7 +22,7 @@ from disco_fuse.kernels.library import (
 )
 from disco_fuse.objects import load_kernels
 from disco_fuse.profile.database import ProfileDatabase, Sample
-from disco_fuse.profile.kernels import Progress, environment_key
+from disco_fuse.profile.kernels import Progress, profile_key
 
 _REPEATS = 11
 _GENERATED = "generated "
@@ -60,7 +60,7 @@ def choose_generated(
                 calls.setdefault(matmul_signature(binding.value), binding.value)
             elif is_library_convolution(binding.value) and can_generate(binding.value):
                 calls.setdefault(convolution_signature(binding.value), binding.value)
-    environment = environment_key(target)
+    environment = profile_key(target)
     names = [*calls, *(_GENERATED + signature for signature in calls)]
     known = database.load(environment, names)
     missing = [s for s in calls if s not in known or _GENERATED + s not in known]

@@ -52,6 +52,8 @@ class TuningResult:
         Of ``strategy``.
     search_s : float
         Seconds the search took, baselines not included.
+    cost_model : CostModel
+        What has priced the kernels.
     """
 
     problem: Problem
@@ -62,6 +64,7 @@ class TuningResult:
     strategy: Strategy
     timeline: Timeline
     search_s: float
+    cost_model: CostModel
 
     @property
     def best_baseline(self) -> BaselineResult:
@@ -86,16 +89,21 @@ class TuningResult:
     @property
     def least_totals_us(self) -> tuple[float, float]:
         """Least total compute and least total AllReduce over the baselines and ``strategy``."""
-        model = RooflineCostModel(self.cluster.device)
         graph = self.problem.graph
         timelines = [self.timeline] + [
-            simulate(graph, result.strategy, model, self.cluster)
+            simulate(graph, result.strategy, self.cost_model, self.cluster)
             for result in self.baselines.values()
         ]
         return (
             min(timeline.compute_us for timeline in timelines),
             min(timeline.allreduce_us for timeline in timelines),
         )
+
+    @property
+    def memo_hit_rate(self) -> float:
+        """Share of kernels whose time the search knew already; 0 if it needed none."""
+        found = self.search
+        return 1 - found.num_priced / max(found.num_looked_up, found.num_priced, 1)
 
     def to_json(self) -> dict[str, Any]:
         """The figures, for JSON."""
@@ -110,6 +118,7 @@ class TuningResult:
             "digest": self.problem.graph.digest,
             "cluster": self.cluster.name,
             "world_size": self.cluster.world_size,
+            "cost_model": self.cost_model.name,
             "seed": self.config.seed,
             "baselines": {name: r.makespan_us for name, r in self.baselines.items()},
             "list_schedule": {name: r.list_us for name, r in self.baselines.items()},
@@ -131,6 +140,7 @@ class TuningResult:
             "least_allreduce_us": least_allreduce_us,
             "candidates": self.search.num_candidates,
             "unseen": self.search.num_unseen,
+            "memo_hit_rate": self.memo_hit_rate,
             "candidates_per_s": self.search.num_unseen / max(self.search_s, 1e-9),
             "search_s": self.search_s,
             "stop_reason": self.search.stop_reason,
@@ -144,8 +154,9 @@ def tune(
     *,
     warm_start: bool = True,
     on_event: Callable[[SearchEvent], None] | None = None,
+    cost_model: CostModel | None = None,
 ) -> TuningResult:
-    """Search, and compare with the baselines; kernels are priced by the roofline of the cluster.
+    """Search, and compare with the baselines.
 
     Parameters
     ----------
@@ -154,8 +165,10 @@ def tune(
         than any of them that fits the memory limit, if there is one.
     on_event : callable, optional
         See :func:`disco_fuse.search.search`.
+    cost_model : CostModel, optional
+        What prices kernels; by default the roofline of the cluster's device.
     """
-    model: CostModel = RooflineCostModel(cluster.device)
+    model = RooflineCostModel(cluster.device) if cost_model is None else cost_model
     baselines = evaluate_baselines(problem.graph, problem.emission, model, cluster)
     starts = [result.strategy for result in baselines.values()] if warm_start else []
     begin = time.perf_counter()
@@ -178,4 +191,5 @@ def tune(
         strategy=strategy,
         timeline=simulate(problem.graph, strategy, model, cluster),
         search_s=search_s,
+        cost_model=model,
     )

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from disco_fuse.cli import bench as command
+from disco_fuse.cli import links
 from disco_fuse.cli.main import main
-from disco_fuse.compare.link_bench import DDP, LinkBench, exposed_us
+from disco_fuse.compare.link_bench import DDP, LinkBench
 from disco_fuse.simulate import Event, StepMemory, Timeline
 
 TIMES = {"none": 210.0, "ddp": 200.0, "disco_fuse": 170.0}
@@ -56,7 +57,7 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
 
 
 def test_links_that_cannot_be_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "why_unavailable", lambda: "network namespaces need root")
+    monkeypatch.setattr(links, "why_unavailable", lambda: "network namespaces need root")
     done = invoke("byte_gpt", "--link", "1gbit")
     assert done.exit_code == 1
     assert "no links of a given rate here: network namespaces need root" in done.output
@@ -127,4 +128,4 @@ def test_exposed_time_of_a_timeline_is_where_compute_waits() -> None:
         critical_path=(),
         memory=memory,
     )
-    assert exposed_us(timeline) == 3.0
+    assert timeline.exposed_us == 3.0

@@ -14,6 +14,8 @@ from measured_groups import HEADER, chain, measured_groups, op_samples
 from disco_fuse.cli.main import main
 from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.dataset import SampleFile
+from disco_fuse.fuse_ops import Emission
+from disco_fuse.tuning import Problem
 
 
 def run(*arguments: str) -> Any:
@@ -41,6 +43,36 @@ def test_train_writes_models_that_auto_finds(samples: Path, tmp_path: Path) -> N
     assert chosen.model.name == "gnn"
     graph, group = chain(3, 1600)
     assert chosen.model.predict(graph, [group])[0] > DEVICE.launch_us
+
+
+def test_tune_searches_with_a_trained_model(samples: Path, tmp_path: Path) -> None:
+    models, problem = tmp_path / "models", tmp_path / "problem.json"
+    graph, _ = chain(6, 1600)
+    Problem(name="chain", graph=graph, emission=Emission(groups=(), order=tuple(range(6)))).save(
+        problem
+    )
+    trained = run("train-cost-model", str(samples), "-O", str(models), "--models", "xgboost")
+    assert trained.exit_code == 0, trained.output
+    tune = ("tune", "--problem", str(problem), "--max-steps", "50")
+    here = ("--cluster", "1gbit-cpu", "--cost-models", str(models))
+    done = run(*tune, *here, "--cost-model", "auto")
+    assert done.exit_code == 0, done.output
+    reason = "cost model xgboost: the first of gnn, xgboost, roofline; no gnn: there is no"
+    assert f"{reason} {models}" in done.stdout
+    assert "| kernels whose time was known " in done.stdout
+    data = json.loads(run(*tune, *here, "--cost-model", "xgboost", "--json", "-").stdout)
+    assert data["cost_model"] == "xgboost"
+    assert 0 < data["memo_hit_rate"] < 1
+    learned_us = data["disco_fuse_us"]
+    data = json.loads(run(*tune, *here, "--json", "-").stdout)
+    assert data["cost_model"] == "roofline"
+    assert data["disco_fuse_us"] != learned_us
+    missing = run(*tune, *here, "--cost-model", "gnn")
+    assert missing.exit_code == 1
+    assert "FileNotFoundError" in missing.output
+    gpu = run(*tune, "--cost-models", str(models), "--cost-model", "xgboost")
+    assert gpu.exit_code == 1
+    assert "cost model 'xgboost' is for processors; GTX 1080 Ti needs roofline" in gpu.output
 
 
 def test_eval_states_errors_per_model_and_split(samples: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from disco_fuse.cost_model.gnn_training import (
     train_gnn,
 )
 from disco_fuse.cost_model.model_file import ModelFile
+from disco_fuse.cost_model.registry import SHIPPED
 from disco_fuse.graph import OpKind
 from disco_fuse.search import search
 
@@ -294,6 +296,33 @@ def test_auto_does_not_hide_a_damaged_file(files: dict[str, ModelFile], tmp_path
     (tmp_path / "gnn.npz").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=r"gnn\.npz is not the file of a cost model"):
         choose_cost_model("auto", DEVICE, folder=tmp_path)
+
+
+def test_learned_models_do_not_price_a_gpu(files: dict[str, ModelFile], tmp_path: Path) -> None:
+    gpu = replace(DEVICE, name="T4", library_convolutions=True)
+    for kind in ("xgboost", "gnn"):
+        files[kind].save(tmp_path / f"{kind}.npz")
+        with pytest.raises(ValueError, match=f"'{kind}' is for processors; T4 needs roofline"):
+            choose_cost_model(kind, gpu, folder=tmp_path)
+    chosen = choose_cost_model("auto", gpu, folder=tmp_path)
+    assert chosen.model.name == "roofline"
+    assert "no gnn: T4 is no processor" in chosen.reason
+
+
+def test_a_model_of_another_machine_says_so(files: dict[str, ModelFile], tmp_path: Path) -> None:
+    files["gnn"].save(tmp_path / "gnn.npz")
+    for name in ("gnn", "auto"):
+        here = choose_cost_model(name, DEVICE, folder=tmp_path, environment="made up")
+        assert "trained on" not in here.reason
+        other = choose_cost_model(name, DEVICE, folder=tmp_path, environment="this machine")
+        assert other.reason.endswith("; it was trained on 'made up', this is 'this machine'")
+
+
+def test_the_package_has_a_place_for_trained_models() -> None:
+    assert SHIPPED.is_dir()
+    for path in SHIPPED.glob("*.npz"):
+        assert ModelFile.load(path, path.stem).training["num_groups"] > 0
+        assert path.stat().st_size < 2**20
 
 
 def test_wrong_names_and_missing_files_are_errors(tmp_path: Path) -> None:

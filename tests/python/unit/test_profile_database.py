@@ -172,3 +172,19 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_a_time_that_is_none_is_refused(median: float) -> None:
     with pytest.raises(ValueError, match="not a measurement"):
         Sample(median_us=median, p10_us=median, p90_us=median, repeats=1)
+
+
+def test_a_read_only_file_is_noticed_before_anything_is_measured() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.sqlite"
+        with ProfileDatabase(path) as database:
+            database.require_writable()
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        with (
+            _unprivileged(),
+            ProfileDatabase(path) as database,
+            pytest.raises(ValueError, match="sqlite cannot be written; make the file"),
+        ):
+            database.require_writable()
+        Path(folder).chmod(0o755)

@@ -1,0 +1,32 @@
+"""How the commands name a cost model and the folder of trained ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from disco_fuse.cost_model.registry import NAMES, SHIPPED
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def cost_model_options(command: Command) -> Command:
+    """Adds ``cost_model`` (a name) and ``cost_models`` (a folder) to a command."""
+    folder = click.option(
+        "--cost-models",
+        type=click.Path(file_okay=False, exists=True, path_type=Path),
+        default=SHIPPED,
+        metavar="DIR",
+        help="Files of 'disco-fuse train-cost-model'.  [default: those of the package]",
+    )
+    name = click.option(
+        "--cost-model",
+        type=click.Choice(NAMES),
+        default="roofline",
+        show_default=True,
+        help="What prices kernels; auto takes gnn, xgboost or roofline and says why.",
+    )
+    return name(folder(command))

@@ -1,0 +1,52 @@
+"""How the commands that start ranks name their number and the links between them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from disco_fuse.launch import run
+from disco_fuse.slow_link import rate_bytes_per_us, slow_link, why_unavailable
+
+NO_LINK = "shared-memory"
+
+ranks_option = click.option(
+    "-n", "num_ranks", type=int, default=2, show_default=True, metavar="N", help="Ranks."
+)
+link_option = click.option(
+    "--link",
+    metavar="RATE",
+    help="Links of that rate between the ranks, as 1gbit or 200mbit (Linux, as root).  [default: "
+    "none, the ranks share memory]",
+)
+
+
+def check_link(link: str | None) -> None:
+    """Refuse a rate that is none, and any where there can be no such links.
+
+    Raises
+    ------
+    click.UsageError, click.ClickException
+    """
+    if link is None:
+        return
+    try:
+        rate_bytes_per_us(link)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    reason = why_unavailable()
+    if reason is not None:
+        raise click.ClickException(f"no links of a given rate here: {reason}")
+
+
+@contextlib.contextmanager
+def started(num_ranks: int, link: str | None) -> Iterator[Callable[..., Any]]:
+    """What starts the ranks, on links that are up meanwhile."""
+    if link is None:
+        yield run
+        return
+    with slow_link(num_ranks, link) as links:
+        yield links.run
