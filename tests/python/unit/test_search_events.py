@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from graphs import CLUSTER, DEVICE, fork
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from disco_fuse import __version__
@@ -73,9 +73,11 @@ def test_a_new_best_that_came_too_fast_is_told_later() -> None:
         at(1.2, 4),
         at(1.4, 5),
         at(2.9, 6),
+        at(4.9, 7),
     )
-    assert [line["event"] for line in lines] == ["incumbent", "progress", "progress", "incumbent"]
-    assert [line["candidates"] for line in lines] == [1, 3, 4, 6]
+    kinds = ["incumbent", "progress", "progress", "incumbent", "progress"]
+    assert [line["event"] for line in lines] == kinds
+    assert [line["candidates"] for line in lines] == [1, 3, 4, 6, 7]
     assert lines[0]["lanes"]["makespan_us"] == TIMELINE.makespan_us
 
 
@@ -96,6 +98,7 @@ def test_lanes_are_the_timeline() -> None:
     assert lanes["spans"][0][4] == GRAPH.ops[TIMELINE.events[0].unit].name
 
 
+@example([(1, 0)] * 200)
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 300)), min_size=1, max_size=100))
 def test_lanes_are_few_and_lose_no_time(units: list[tuple[int, int]]) -> None:
     events, now = [], 0
