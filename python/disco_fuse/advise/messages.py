@@ -18,8 +18,8 @@ from typing import Any
 
 from disco_fuse.advise.trace import Event, Trace
 
-# Bytes of an element, by the name that c10, torch or the profiler gives a type. Integers are those
-# of DDP's map of unused parameters.
+# Bytes of an element, by the name that c10, torch or the profiler gives a type.
+_INTEGER_BYTES = {"int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8}
 _ITEM_BYTES = {
     "float": 4,
     "float32": 4,
@@ -28,11 +28,7 @@ _ITEM_BYTES = {
     "half": 2,
     "float16": 2,
     "bfloat16": 2,
-    "int": 4,
-    "int32": 4,
-    "long": 8,
-    "long int": 8,
-    "int64": 8,
+    **_INTEGER_BYTES,
 }
 _CALLS = ("c10d::allreduce_", "record_param_comms", "nccl:all_reduce")
 _GLOO = "gloo:all_reduce"
@@ -52,12 +48,16 @@ class Message:
         for the ranks that come later.
     num_bytes : int, optional
         None where the trace does not say.
+    is_integer : bool
+        Whether it is known to hold integers, hence no gradients: DDP's map of unused parameters,
+        for instance, which travels behind the last bucket.
     """
 
     call: Event
     start_us: float
     end_us: float
     num_bytes: int | None
+    is_integer: bool = False
 
 
 def on_gpu(trace: Trace) -> bool:
@@ -128,6 +128,7 @@ def find_messages(trace: Trace) -> tuple[Message, ...]:
             start_us=transfer.start_us,
             end_us=transfer.end_us,
             num_bytes=_message_bytes([transfer, calls[index], *inner[index]]),
+            is_integer=any(map(_is_integer, [transfer, *inner[index]])),
         )
         for index, transfer in owners
     )
@@ -245,6 +246,12 @@ def _inner_calls(trace: Trace, calls: Sequence[Event]) -> list[list[Event]]:
             if index is not None:
                 inner[index].append(event)
     return inner
+
+
+def _is_integer(event: Event) -> bool:
+    types = event.args.get("Input type")
+    named = [event.args.get("dtype"), *(types[:1] if isinstance(types, list) else [])]
+    return any(str(name).lower() in _INTEGER_BYTES for name in named)
 
 
 def _message_bytes(events: Iterable[Event]) -> int | None:

@@ -310,7 +310,9 @@ def _through_before_copies(
     latest = [end_us] * len(flights)
     if len(copies) == num_gradients:
         firsts = [0, *(flight.num_ready for flight in flights)]
-        latest = [copies[first].start_us for first in firsts[: len(flights)]]
+        latest = [
+            copies[min(first, num_gradients - 1)].start_us for first in firsts[: len(flights)]
+        ]
     return tuple(
         replace(flight, end_us=max(min(flight.end_us, last), flight.start_us))
         for flight, last in zip(flights, latest, strict=True)

@@ -148,7 +148,7 @@ def _arrivals(trace: Trace, messages: Sequence[Message]) -> list[Arrival]:
             sizes.setdefault(index, tensor_bytes(event))
     called: dict[int, list[Message]] = {}
     for message in messages:
-        index = around.around(message.call)
+        index = None if message.is_integer else around.around(message.call)
         if index is not None:
             called.setdefault(index, []).append(message)
     return [

@@ -68,6 +68,20 @@ def test_a_trace_of_gloo() -> None:
     )
 
 
+def test_the_map_of_unused_parameters_is_no_gradient() -> None:
+    rows = [row for number in range(4) for row in gloo_step(number, 0.0)]
+    for number in range(4):
+        moment = 10_000.0 * number + 3092.0
+        shape = {"Input Dims": [[2]], "Input type": ["int"]}
+        rows.append(event("c10d::allreduce_", moment, 5.0))
+        rows.append(event("gloo:all_reduce", moment + 600, 20.0, "gloo0", **shape))
+    ops = tuple(sorted(rows, key=lambda row: (row.start_us, -row.end_us)))
+    found = rank_of(Trace(name="t", rank=0, world_size=2, ops=ops, kernels=(), launches=()))
+    for step in found.steps:
+        assert [flight.num_bytes for flight in step.flights] == [4000, 8000]
+        assert [(f.num_bytes, f.num_ready) for f in step.others] == [(8, 0)]
+
+
 def test_messages_end_before_their_gradients_are_copied() -> None:
     ends = [flight.end_us for flight in gloo_trace(late_us=20_000.0).steps[0].flights]
     assert ends == [15_000.0, 15_100.0]
