@@ -9,12 +9,15 @@ from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
 from disco_fuse.cli.build_all import build_all
+from disco_fuse.cli.compare import compare
 from disco_fuse.cli.eval_cost_model import eval_cost_model
+from disco_fuse.cli.explain import explain
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.graphs import graphs
 from disco_fuse.cli.ops import ops
 from disco_fuse.cli.run import run
 from disco_fuse.cli.sample import sample
+from disco_fuse.cli.show import show
 from disco_fuse.cli.train_cost_model import train_cost_model
 from disco_fuse.cli.tune import tune
 
@@ -37,3 +40,6 @@ main.add_command(bench_kernels)
 main.add_command(sample)
 main.add_command(train_cost_model)
 main.add_command(eval_cost_model)
+main.add_command(show)
+main.add_command(explain)
+main.add_command(compare)

@@ -23,6 +23,7 @@ from disco_fuse.cli.references import (
 )
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
+from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import import_problem
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
@@ -80,7 +81,7 @@ Examples:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write strategy.json and timeline.trace.json (for Perfetto) there.",
+    help="Write strategy.json, problem.json.gz (its graph) and timeline.trace.json there.",
 )
 def tune(
     model: str | None,
@@ -125,7 +126,7 @@ def tune(
 
 
 def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
-    """Write the strategy, how it was reached, and its timeline.
+    """Write the strategy, how it was reached, its graph, and its timeline.
 
     ``replay(graph, edits, start, limits=config.limits)`` of ``strategy.json`` has its ``hash``,
     unless a baseline in TVM's own order was faster than what was found; there are no edits then.
@@ -136,21 +137,20 @@ def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
     if result.strategy != found.best:
         edits, start = [], result.best_baseline.name
     start_strategy = None if start == "unfused" else result.baselines[start].strategy
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {
-        "model": result.problem.name,
-        "graph_digest": graph.digest,
-        "cluster": result.cluster.name,
+    choice = Choice(
+        problem=result.problem,
+        strategy=result.strategy,
+        cluster=result.cluster,
+        simulated_us=result.makespan_us,
+    )
+    more = {
         "preset": preset,
         "seed": result.config.seed,
-        "simulated_us": result.makespan_us,
         "start": start,
         "start_strategy": start_strategy and json.loads(start_strategy.to_json()),
         "edits": edits,
-        "hash": result.strategy.hash,
-        "strategy": json.loads(result.strategy.to_json()),
     }
-    (folder / "strategy.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    choice.save(folder, more)
     trace = result.timeline.to_chrome_trace(graph, result.strategy)
     (folder / "timeline.trace.json").write_text(trace, encoding="utf-8")
 
