@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,13 +114,11 @@ def why_exposed(graph: OpGraph, summary: Summary, bucket: BucketExposure, length
         f"{ms(bucket.exposed_us)} ms, waits for {op_name(graph, bucket.last_gradient)} until "
         f"{ms(bucket.ready_us)} ms, then {queued}. Of the compute until then it needs "
         f"{ms(bucket.needed_us)} ms and does not need {ms(bucket.not_needed_us)} ms.\n"
-        f"  longest chain, {len(bucket.chain)} kernels, {ms(bucket.chain_us)} ms: {dots}{' -> '.join(chain)}"
+        f"  longest chain, {len(bucket.chain)} kernels, {ms(bucket.chain_us)} ms: "
+        f"{dots}{' -> '.join(chain)}"
     )
 
 
 def limited(rows: Sequence[tuple[str, ...]], number: int) -> list[tuple[str, ...]]:
     """The header and the first ``number`` rows."""
     return list(rows[: number + 1])
-
-
-Progress = Callable[[int, int], None]

@@ -67,8 +67,11 @@ def compare(
     other = open_summary(second, problem_file, cluster_name)
     with told():
         if cluster_name is None and one.choice.problem.graph == other.choice.problem.graph:
-            prices = {"cluster": one.choice.cluster, "op_times_us": one.choice.op_times_us}
-            other = summarise(replace(other.choice, **prices))
+            other = summarise(
+                replace(
+                    other.choice, cluster=one.choice.cluster, op_times_us=one.choice.op_times_us
+                )
+            )
         found = difference(one, other)
     if picture is not None:
         _plot(one, other, (str(first), str(second)), picture)

@@ -20,6 +20,7 @@ from disco_fuse.cli.sample import sample
 from disco_fuse.cli.show import show
 from disco_fuse.cli.train_cost_model import train_cost_model
 from disco_fuse.cli.tune import tune
+from disco_fuse.cli.whatif import whatif
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -43,3 +44,4 @@ main.add_command(eval_cost_model)
 main.add_command(show)
 main.add_command(explain)
 main.add_command(compare)
+main.add_command(whatif)

@@ -22,6 +22,7 @@ from disco_fuse.cli.references import (
     threads_option,
 )
 from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.report import render, report_data
 from disco_fuse.search import SearchEvent
 from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import import_problem
@@ -83,6 +84,13 @@ Examples:
     metavar="DIR",
     help="Write strategy.json, problem.json.gz (its graph) and timeline.trace.json there.",
 )
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write a page about the result there: one HTML file that needs no network.",
+)
 def tune(
     model: str | None,
     problem_file: Path | None,
@@ -91,6 +99,7 @@ def tune(
     no_warm_start: bool,
     json_file: str | None,
     output: Path | None,
+    report_file: Path | None,
     **changes: Any,
 ) -> None:
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
@@ -107,12 +116,16 @@ def tune(
     config = search_config(preset, changes)
     try:
         problem = _problem(model, problem_file, cluster.device.library_convolutions)
-        with _progress() as on_event:
+        events: list[SearchEvent] = []
+        with _progress(events) as on_event:
             result = tune_problem(
                 problem, cluster, config, warm_start=not no_warm_start, on_event=on_event
             )
         if output is not None:
             write_strategy(output, result, preset)
+        if report_file is not None:
+            page = render(report_data(result, events, preset))
+            report_file.write_text(page, encoding="utf-8")
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
         what = model or problem_file
         raise click.ClickException(f"{what}: {type(error).__name__}: {error}") from error
@@ -164,11 +177,15 @@ def _problem(model: str | None, file: Path | None, library_convolutions: bool) -
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[SearchEvent], None]]:
-    """A bar on standard error, if that is a terminal, and the callback that moves it."""
+def _progress(events: list[SearchEvent]) -> Iterator[Callable[[SearchEvent], None]]:
+    """A bar on standard error, if that is a terminal, and the callback that moves it.
+
+    The callback also appends to ``events``.
+    """
     with tqdm(file=sys.stderr, unit="candidate", desc="search", disable=None, leave=False) as bar:
 
         def update(event: SearchEvent) -> None:
+            events.append(event)
             bar.set_postfix_str(f"best {event.makespan_us / 1e3:.2f} ms", refresh=False)
             bar.update(event.num_candidates - bar.n)
 

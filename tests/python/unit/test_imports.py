@@ -29,8 +29,8 @@ LAYERS = [
     ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner", "slow_link", "explain"],
-    ["trainer"],
+    ["profile", "runner", "slow_link", "explain", "whatif"],
+    ["trainer", "report"],
     ["compare", "bench", "dataset"],
     ["cli"],
 ]
@@ -47,7 +47,7 @@ OPTIONAL = {
     "mpi4py": ["runtime/nccl.py", "runtime/communicator.py"],
     "xgboost": ["cost_model/boosted.py"],
     "dgl": ["cost_model/gnn_training.py"],
-    "matplotlib": ["dataset/plot.py", "explain/plot.py"],
+    "matplotlib": ["dataset/plot.py", "explain/plot.py", "whatif/plot.py"],
     "click": ["cli"],
 }
 
