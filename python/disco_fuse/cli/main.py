@@ -8,6 +8,7 @@ from disco_fuse import __version__
 from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
+from disco_fuse.cli.build import build
 from disco_fuse.cli.build_all import build_all
 from disco_fuse.cli.compare import compare
 from disco_fuse.cli.eval_cost_model import eval_cost_model
@@ -45,3 +46,4 @@ main.add_command(show)
 main.add_command(explain)
 main.add_command(compare)
 main.add_command(whatif)
+main.add_command(build)

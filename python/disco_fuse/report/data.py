@@ -103,7 +103,7 @@ def _lanes(summary: Summary) -> dict[str, dict[str, list[Any]]]:
 
 
 def _progress(events: Sequence[SearchEvent]) -> list[tuple[int, float]]:
-    """(candidates, best makespan) of every improvement, or of ``_NUM_POINTS`` of them, and the end."""
+    """(candidates, best makespan) of the improvements, ``_NUM_POINTS`` at most, and the end."""
     finite = [event for event in events if math.isfinite(event.makespan_us)]
     kept = [e for e in finite if e.improved]
     kept = kept[:: max(1, math.ceil(len(kept) / _NUM_POINTS))]

@@ -41,7 +41,11 @@ class ImportedStep:
 
 
 def import_step(
-    reference: str, *, library_convolutions: bool = False, batch: int | None = None
+    reference: str,
+    *,
+    library_convolutions: bool = False,
+    batch: int | None = None,
+    target: tvm.target.Target | None = None,
 ) -> ImportedStep:
     """Import the workload that ``reference`` names.
 
@@ -53,6 +57,9 @@ def import_step(
         See :func:`disco_fuse.lower.lower`.
     batch : int, optional
         Samples of a rank instead of those of the example batch.
+    target : tvm.target.Target, optional
+        What the step will be built for, by default this machine's processor; a GPU calls no
+        libraries.
 
     Raises
     ------
@@ -69,10 +76,11 @@ def import_step(
     begin = time.perf_counter()
     step = training_step(workload.model, example, loss=workload.loss, optimizer=workload.optimizer)
     mod = tvm.transform.Sequential([InsertAllReduce()])(step.mod)
+    target = host_target() if target is None else target
     mod = lower(
         mod,
-        host_target(),
-        library=library_available(),
+        target,
+        library=target.kind.name == "llvm" and library_available(),
         library_convolutions=library_convolutions,
     )
     import_s = time.perf_counter() - begin

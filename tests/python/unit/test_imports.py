@@ -29,7 +29,7 @@ LAYERS = [
     ["baselines", "bucket_memory"],
     ["build", "testing", "tuning", "needs", "cubin"],
     ["transform", "plan", "runtime", "launch"],
-    ["profile", "runner", "slow_link", "explain", "whatif"],
+    ["profile", "runner", "slow_link", "explain", "planning", "whatif"],
     ["trainer", "report"],
     ["compare", "bench", "dataset"],
     ["cli"],
