@@ -54,13 +54,15 @@ def show(
     plan. Of a plan without them only what the plan itself says is shown.
     """
     with told():
-        facts = plan_facts(what)
         file = find_file(what)
+        facts = plan_facts(file)
         alone = is_plan(read_json(file)) and not (file.parent / STRATEGY_FILE).is_file()
     if facts is not None and alone:
         _show_plan(facts, json_file)
         return
     summary = open_summary(what, problem_file, cluster_name)
+    if facts is not None and facts.graph_digest != summary.choice.problem.graph.digest:
+        facts = None  # a plan of something else lies in the same folder
     data = summary.to_json() | {"plan": None if facts is None else asdict(facts)}
     if json_file != "-":
         click.echo(heading(summary))

@@ -16,7 +16,7 @@ from disco_fuse.config import UNCAPPED, FusionLimits
 from disco_fuse.explain.effects import EditEffect, edit_effects
 from disco_fuse.explain.names import op_name, unit_name
 from disco_fuse.graph import OpGraph
-from disco_fuse.strategy import Edit, Unit
+from disco_fuse.strategy import Edit, Unit, replay
 from disco_fuse.tuning.choice import Choice
 
 # So that a progress bar moves and Ctrl-C is heard on graphs of ten thousands of ops.
@@ -92,9 +92,16 @@ def gains(choice: Choice, progress: Callable[[int, int], None] | None = None) ->
     home = strategy.group_of.tolist()
     of_op = {op: unit for unit in units for op in unit.ops if home[op] == unit.id}
     legal = [effect for effect in effects if not effect.reason]
-    decisions = [_decision(graph, of_op, effect) for effect in legal]
-    decisions.sort(key=lambda decision: (-decision.gain_us, str(decision.undo)))
-    return Gains(decisions=tuple(decisions), num_fixed=len(effects) - len(legal))
+    legal.sort(key=lambda e: (-e.change_us, e.edit.kind, e.edit.consumer, e.edit.producer))
+    distinct = [
+        effect
+        for before, effect in zip([None, *legal], legal, strict=False)
+        if before is None or not _same_undo(choice, before, effect)
+    ]
+    return Gains(
+        decisions=tuple(_decision(graph, of_op, effect) for effect in distinct),
+        num_fixed=len(effects) - len(legal),
+    )
 
 
 def _undo_fusions(units: Sequence[Unit]) -> list[Edit]:
@@ -123,6 +130,18 @@ def _undo_buckets(graph: OpGraph, units: Sequence[Unit]) -> list[Edit]:
         for first, second in pairwise(buckets)
     ]
     return edits
+
+
+def _same_undo(choice: Choice, first: EditEffect, second: EditEffect) -> bool:
+    """Whether two ops leave the same two kernels behind."""
+    edits = (first.edit, second.edit)
+    if edits[0].kind != edits[1].kind or edits[0].consumer != edits[1].consumer:
+        return False
+    if first.change_us != second.change_us:
+        return False
+    graph, strategy = choice.problem.graph, choice.strategy
+    one, other = (replay(graph, [edit], strategy, limits=_LIMITS) for edit in edits)
+    return one.hash == other.hash
 
 
 def _decision(graph: OpGraph, of_op: dict[int, Unit], effect: EditEffect) -> Decision:

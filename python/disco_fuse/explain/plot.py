@@ -16,7 +16,7 @@ from disco_fuse.explain.summary import Summary
 _COLOURS = {"kernel": "#4878a8", "library": "#9db8d2", "bucket": "#d9793b"}
 _LABELS = {"kernel": "generated kernels", "library": "library calls", "bucket": "AllReduce"}
 # Bars closer than this share of the picture are drawn as one: nobody could tell them apart.
-_INVISIBLE = 1e-3
+_INVISIBLE = 2e-4
 
 
 def plot_timelines(summaries: Mapping[str, Summary], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def is_plan(data: dict[str, Any]) -> bool:
 
 
 def plan_facts(path: Path) -> PlanFacts | None:
-    """What the plan.json says that ``path`` is or that lies beside it; None if there is none.
+    """What the plan.json says that ``path`` is, or that lies there or beside it, if there is one.
 
     Raises
     ------
@@ -96,8 +97,7 @@ def plan_facts(path: Path) -> PlanFacts | None:
         return None
     data = read_json(file)
     try:
-        groups = [int(group) for group in data["strategy"]["group_of"]]
-        sizes = sorted((groups.count(group) for group in set(groups)), reverse=True)
+        sizes = Counter(int(group) for group in data["strategy"]["group_of"]).values()
         return PlanFacts(
             name=str(data["name"]),
             model=str(data["model"]),
@@ -107,7 +107,7 @@ def plan_facts(path: Path) -> PlanFacts | None:
             num_allreduces=int(data["num_allreduces"]),
             graph_digest=str(data["graph_digest"]),
             predicted={str(key): float(value) for key, value in data["predicted"].items()},
-            group_sizes=tuple(sizes),
+            group_sizes=tuple(sorted(sizes, reverse=True)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{file} is not a complete plan: {error!r}") from error
