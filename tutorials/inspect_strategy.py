@@ -65,7 +65,8 @@ def main() -> int:
                 f"  bucket {unit_name(graph, bucket.unit, 1)} of {bucket.num_bytes} bytes: exposed "
                 f"for {bucket.exposed_us:.1f} us; ready at {bucket.ready_us:.1f} us with "
                 f"{op_name(graph, bucket.last_gradient)}, at the end of "
-                f"{len(bucket.chain)} kernels that need each other; {bucket.not_needed_us:.1f} us of other work ran before"
+                f"{len(bucket.chain)} kernels that need each other; "
+                f"{bucket.not_needed_us:.1f} us of other work ran before"
             )
 
     # 4. Every decision undone alone in the simulator: what the step loses is what it gains.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from disco_fuse.baselines import baseline_names, evaluate_baselines
 from disco_fuse.cli.choices import (
     heading,
     ms,
@@ -20,17 +21,19 @@ from disco_fuse.explain.difference import difference, difference_json
 from disco_fuse.explain.names import unit_name
 from disco_fuse.explain.summary import Summary, summarise
 
+_BASELINE = "baseline:"
+
 
 @click.command(
     epilog="""\b
 Examples:
   $ disco-fuse compare plan plan2
   $ disco-fuse compare plan plan2 --cluster a100-100gbe --json difference.json
-  $ disco-fuse compare plan ddp --plot timeline.png
+  $ disco-fuse compare baseline:ddp plan --plot timeline.png
 """
 )
-@click.argument("first", type=click.Path(path_type=Path), metavar="A")
-@click.argument("second", type=click.Path(path_type=Path), metavar="B")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
 @problem_option
 @other_cluster_option
 @click.option(
@@ -50,8 +53,8 @@ Examples:
 )
 @json_option
 def compare(
-    first: Path,
-    second: Path,
+    first: str,
+    second: str,
     problem_file: Path | None,
     cluster_name: str | None,
     top: int,
@@ -60,11 +63,24 @@ def compare(
 ) -> None:
     """Compare two plan folders or strategy.json files for the same model.
 
+    One of them may be a baseline for the graph of the other: baseline:none, baseline:op_fusion,
+    baseline:allreduce_fusion, baseline:default, baseline:ddp, baseline:horovod, baseline:single.
+
     Kernels and buckets that only one of them has, how many units stand elsewhere in the order, and
-    the step of both, simulated on one cluster: that of A unless --cluster names one.
+    the step of both, simulated on one cluster: that of A, or of the one that is no baseline, unless
+    --cluster names one.
     """
-    one = open_summary(first, problem_file, cluster_name)
-    other = open_summary(second, problem_file, cluster_name)
+    if first.startswith(_BASELINE) and second.startswith(_BASELINE):
+        raise click.UsageError("one of A and B must be a plan or a strategy, which has the graph")
+    if first.startswith(_BASELINE):
+        other = open_summary(Path(second), problem_file, cluster_name)
+        one = _baseline(first, other)
+    else:
+        one = open_summary(Path(first), problem_file, cluster_name)
+        if second.startswith(_BASELINE):
+            other = _baseline(second, one)
+        else:
+            other = open_summary(Path(second), problem_file, cluster_name)
     with told():
         if cluster_name is None and one.choice.problem.graph == other.choice.problem.graph:
             other = summarise(
@@ -74,12 +90,12 @@ def compare(
             )
         found = difference(one, other)
     if picture is not None:
-        _plot(one, other, (str(first), str(second)), picture)
+        _plot(one, other, (first, second), picture)
     if json_file != "-":
         click.echo(heading(one))
     show(
         _figures(one, other),
-        difference_json(one, other, found) | {"names": [str(first), str(second)]},
+        difference_json(one, other, found) | {"names": [first, second]},
         json_file,
     )
     if json_file == "-":
@@ -101,6 +117,21 @@ def compare(
     )
     if len(rows) > 1:
         click.echo(markdown_table(rows))
+
+
+def _baseline(name: str, known: Summary) -> Summary:
+    """What a baseline makes of the graph of ``known``, on its cluster and in the better order."""
+    rule = name.removeprefix(_BASELINE)
+    if rule not in baseline_names():
+        allowed = ", ".join(_BASELINE + other for other in baseline_names())
+        raise click.UsageError(f"no baseline {name!r}; allowed: {allowed}")
+    choice = known.choice
+    problem = choice.problem
+    with told():
+        result = evaluate_baselines(
+            problem.graph, problem.emission, choice.cost_model, choice.cluster
+        )[rule]
+        return summarise(replace(choice, strategy=result.strategy, simulated_us=result.makespan_us))
 
 
 def _figures(one: Summary, other: Summary) -> list[tuple[str, ...]]:

@@ -98,6 +98,16 @@ def test_compare(folder: Path) -> None:
     assert data["kernels_only_first"][0]["ops"] == [0, 2]
 
 
+def test_compare_with_a_baseline(folder: Path) -> None:
+    plan = str(folder / "plan")
+    before = json.loads(run("compare", "baseline:none", plan, "--json").stdout)
+    assert before["first"]["kernels"][0]["ops"] == [0]
+    assert before["second"]["kernels"][0]["ops"] == [0, 2]
+    after = json.loads(run("compare", plan, "baseline:none", "--json").stdout)
+    assert after["second"] == before["first"]
+    assert after["cluster"] == "test"
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_picture(ending: str, folder: Path) -> None:
     picture = folder / f"timeline.{ending}"
@@ -126,6 +136,8 @@ def test_picture(ending: str, folder: Path) -> None:
         (["explain", "plan", "--why", "x", "#99"], 1, "ids are #0 to #4"),
         (["explain", "plan", "--why", "x"], 2, "requires 2 arguments"),
         (["explain"], 2, "Missing argument"),
+        (["compare", "plan", "baseline:mine"], 2, "no baseline 'baseline:mine'; allowed: baseline"),
+        (["compare", "baseline:none", "baseline:ddp"], 2, "one of A and B must be a plan"),
     ],
 )
 def test_wrong_calls(

@@ -64,7 +64,7 @@ def test_example_is_a_right_call(line: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the examples name: ``plan``, built; ``plan2`` and ``ddp``, strategies of that graph."""
+    """What the examples name: ``plan``, built, and ``plan2``, another strategy of that graph."""
     place = tmp_path_factory.mktemp("examples")
     (first, *_) = examples("build")
     assert first == "build gpt2_small -O plan"
@@ -72,14 +72,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.exit_code == 0, result.output
     assert f"disco-fuse run {place / 'plan'} -n 2" in result.stdout
     found = open_choice(place / "plan")
-    for name, rule in (("plan2", "default"), ("ddp", "ddp")):
-        problem = found.problem
-        Choice(
-            problem=problem,
-            strategy=emitted_baseline(rule, problem.graph, problem.emission),
-            cluster=found.cluster,
-            simulated_us=0.0,
-        ).save(place / name, {})
+    problem = found.problem
+    Choice(
+        problem=problem,
+        strategy=emitted_baseline("default", problem.graph, problem.emission),
+        cluster=found.cluster,
+        simulated_us=0.0,
+    ).save(place / "plan2", {})
     return place
 
 
