@@ -73,15 +73,15 @@ def main() -> int:
         Edit(kind="fuse", producer=edge.producer, consumer=edge.consumer) for edge in pairs.values()
     ]
     effects = [effect for effect in edit_effects(tvm, edits) if not effect.reason]
-    hurting = sorted((e for e in effects if e.change_us > 0), key=lambda e: -e.change_us)
+    hurting = sorted((e for e in effects if e.change_us >= 1), key=lambda e: -e.change_us)
     print(
-        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step, these "
+        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step by 1 us or more, these "
         "although they cost no compute:"
     )
     before_us = total_us(tvm, listed)
     for effect in hurting:
         more_us = total_us(tvm, replay(graph, [effect.edit], listed)) - before_us
-        if more_us < 1:
+        if round(more_us, 3) <= 0:
             names = [op_name(graph, op) for op in (effect.edit.producer, effect.edit.consumer)]
             print(
                 f"  {' with '.join(names)}: compute {more_us:+.1f} us, "

@@ -116,8 +116,20 @@ def test_exposure_of_a_training_step() -> None:
     assert first.queued_us == pytest.approx(24)
     assert second.queued_us == pytest.approx(9)
     assert first.exposed_us == pytest.approx(9)
-    # Gradients fused into one kernel are there together, and the bucket waits for the last op.
     assert waits([], 5) == [(0, 5)]
+
+
+def test_every_bucket_has_its_own_exposure() -> None:
+    """A chain of kernels and AllReduces: compute waits for each message."""
+    opaque = OpPattern.OPAQUE
+    kinds = [OpKind.COMPUTE, OpKind.ALLREDUCE] * 2 + [OpKind.COMPUTE]
+    ops = [op(f"op{i}", kind=kind, pattern=opaque) for i, kind in enumerate(kinds)]
+    edges = [Edge(producer=i, consumer=i + 1, bytes=400) for i in range(4)]
+    graph = OpGraph.create(ops, edges)
+    summary = summarise(choice(graph, Strategy.unfused(graph)))
+    assert [bucket.exposed_us for bucket in summary.buckets] == pytest.approx([9, 9])
+    assert [bucket.chain for bucket in summary.buckets] == [(0,), (0, 1, 2)]
+    assert [bucket.chain_us for bucket in summary.buckets] == pytest.approx([12, 33])
 
 
 def test_gains_are_what_undoing_costs() -> None:
