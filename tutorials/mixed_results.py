@@ -75,8 +75,8 @@ def main() -> int:
     effects = [effect for effect in edit_effects(tvm, edits) if not effect.reason]
     hurting = sorted((e for e in effects if e.change_us >= 1), key=lambda e: -e.change_us)
     print(
-        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step by 1 us or more, these "
-        "although they cost no compute:"
+        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step by "
+        "1 us or more, these although they cost no compute:"
     )
     before_us = total_us(tvm, listed)
     for effect in hurting:
