@@ -65,9 +65,10 @@ def heading(summary: Summary) -> str:
         f"{choice.problem.name} ({choice.problem.graph.num_ops} ops), simulated on {cluster.name}, "
         f"{cluster.world_size} ranks of {cluster.device.name}\n"
     )
-    if abs(makespan_us / choice.simulated_us - 1) > 1e-3 if choice.simulated_us else False:
+    recorded_us = choice.simulated_us
+    if recorded_us and abs(makespan_us / recorded_us - 1) > 1e-3:
         text += (
-            f"its file says {choice.simulated_us / 1e3:.3f} ms: chosen on another cluster, or by "
+            f"its file says {recorded_us / 1e3:.3f} ms: chosen on another cluster, or by "
             "another cost model than the roofline\n"
         )
     return text
