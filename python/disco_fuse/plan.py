@@ -122,6 +122,15 @@ class Plan:
         return Strategy.from_json(graph, json.dumps(self.strategy), limits=UNCAPPED)
 
 
+def installed_versions() -> dict[str, str]:
+    """Package -> version, of what decides what a plan is."""
+    return {
+        "disco-fuse": __version__,
+        "apache-tvm": tvm.__version__,
+        "apache-tvm-ffi": tvm_ffi.__version__,
+    }
+
+
 def write_plan(
     folder: Path,
     *,
@@ -177,11 +186,7 @@ def write_plan(
         num_allreduces=built.num_allreduces,
         predicted=dict(predicted),
         step_sha256=_sha256(step),
-        versions={
-            "disco-fuse": __version__,
-            "apache-tvm": tvm.__version__,
-            "apache-tvm-ffi": tvm_ffi.__version__,
-        },
+        versions=installed_versions(),
         needs=needs_of(
             target,
             has_cubin=has_cubin,

@@ -21,6 +21,7 @@
 #include "cost/roofline.h"
 #include "graph/op_graph.h"
 #include "search/evaluator.h"
+#include "strategy/edit.h"
 #include "strategy/strategy.h"
 
 namespace disco_fuse {
@@ -126,6 +127,8 @@ ffi::Tensor ToTensor(const std::vector<T>& values) {
 using Fields = ffi::Map<ffi::String, ffi::Any>;
 
 FusionLimits ToLimits(const Fields& fields);
+/*! \brief Edits from rows of kind, producer and consumer. */
+std::vector<Edit> ToEdits(ffi::TensorView rows);
 AllReduceModel ToAllReduceModel(const Fields& fields);
 /*! \brief Groups from offsets and values of their ops, offsets and values of their outputs. */
 std::vector<Group> ToGroups(ffi::TensorView op_begin, ffi::TensorView ops,

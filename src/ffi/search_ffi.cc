@@ -9,6 +9,7 @@
 
 #include "ffi/convert.h"
 #include "search/backtracking.h"
+#include "search/edit_effects.h"
 #include "search/exhaustive.h"
 #include "simulate/simulate.h"
 
@@ -150,6 +151,23 @@ ffi::Array<ffi::Any> RunExhaustive(OpGraphRef graph, CostModelRef model, Fields 
   });
 }
 
+/*! \brief Makespans in ns, that of the strategy first, -1 for illegal edits; and their reasons. */
+ffi::Array<ffi::Any> RunEditEffects(OpGraphRef graph, Fields limits, CostModelRef model,
+                                    Fields cluster, StrategyRef strategy, ffi::TensorView edits) {
+  std::vector<Edit> list = ToEdits(edits);
+  EditEffects found = Translate([&] {
+    return EffectsOf(graph->graph, ToLimits(limits), *model->model, ToCluster(cluster),
+                     strategy->strategy, list);
+  });
+  std::vector<int64_t> makespans{found.makespan.count()};
+  ffi::Array<ffi::String> reasons;
+  for (const EditEffect& effect : found.effects) {
+    makespans.push_back(effect.decision.allowed() ? effect.makespan.count() : -1);
+    reasons.push_back(ffi::String(effect.decision.reason()));
+  }
+  return {ToTensor(makespans), reasons};
+}
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -157,6 +175,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   refl::GlobalDef()
       .def("disco_fuse.simulate.schedule", Schedule)
       .def("disco_fuse.simulate.simulate", SimulateStrategy)
+      .def("disco_fuse.search.edit_effects", RunEditEffects)
       .def("disco_fuse.search.search", RunSearch)
       .def("disco_fuse.search.exhaustive", RunExhaustive);
 }

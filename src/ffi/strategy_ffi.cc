@@ -19,6 +19,15 @@ FusionLimits ToLimits(const Fields& fields) {
   return limits;
 }
 
+std::vector<Edit> ToEdits(ffi::TensorView rows) {
+  std::vector<int32_t> flat = ToVector<int32_t>(rows);
+  std::vector<Edit> edits;
+  for (size_t i = 0; i + 2 < flat.size(); i += 3) {
+    edits.push_back({static_cast<EditKind>(flat[i]), flat[i + 1], flat[i + 2]});
+  }
+  return edits;
+}
+
 namespace {
 
 std::vector<int32_t> Flatten(const std::vector<Copy>& copies) {
@@ -54,21 +63,16 @@ StrategyRef CreateStrategy(OpGraphRef graph, Fields limits, ffi::TensorView labe
   });
 }
 
-Edit ToEdit(const int32_t* row) { return {static_cast<EditKind>(row[0]), row[1], row[2]}; }
-
 StrategyRef ReplayEdits(OpGraphRef graph, Fields limits, StrategyRef start, ffi::TensorView edits) {
-  std::vector<int32_t> flat = ToVector<int32_t>(edits);
-  std::vector<Edit> list;
-  for (size_t i = 0; i + 2 < flat.size(); i += 3) list.push_back(ToEdit(&flat[i]));
+  std::vector<Edit> list = ToEdits(edits);
   return Translate(
       [&] { return StrategyRef(Replay(graph->graph, ToLimits(limits), start->strategy, list)); });
 }
 
 ffi::String CheckEdit(OpGraphRef graph, Fields limits, StrategyRef strategy, ffi::TensorView edit) {
-  std::vector<int32_t> row = ToVector<int32_t>(edit);
   Grouping grouping(graph->graph);
   grouping.Load(strategy->strategy);
-  return ffi::String(ApplyEdit(ToLimits(limits), ToEdit(row.data()), &grouping).reason());
+  return ffi::String(ApplyEdit(ToLimits(limits), ToEdits(edit).at(0), &grouping).reason());
 }
 
 /*! \brief Representatives, kinds, members and outputs (offsets, values) in emitted order. */

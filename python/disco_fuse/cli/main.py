@@ -9,9 +9,12 @@ from disco_fuse.cli.advise import advise
 from disco_fuse.cli.bench import bench
 from disco_fuse.cli.bench_kernels import bench_kernels
 from disco_fuse.cli.bench_search import bench_search
+from disco_fuse.cli.build import build
 from disco_fuse.cli.build_all import build_all
+from disco_fuse.cli.compare import compare
 from disco_fuse.cli.dashboard import dashboard
 from disco_fuse.cli.eval_cost_model import eval_cost_model
+from disco_fuse.cli.explain import explain
 from disco_fuse.cli.extract import extract
 from disco_fuse.cli.fidelity import fidelity
 from disco_fuse.cli.graphs import graphs
@@ -19,8 +22,10 @@ from disco_fuse.cli.ops import ops
 from disco_fuse.cli.profile import profile
 from disco_fuse.cli.run import run
 from disco_fuse.cli.sample import sample
+from disco_fuse.cli.show import show
 from disco_fuse.cli.train_cost_model import train_cost_model
 from disco_fuse.cli.tune import tune
+from disco_fuse.cli.whatif import whatif
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,19 +34,27 @@ def main() -> None:
     """Joint op fusion and tensor fusion for data-parallel training."""
 
 
-main.add_command(build_all)
-main.add_command(graphs)
-main.add_command(ops)
-main.add_command(extract)
-main.add_command(tune)
-main.add_command(bench_search)
-main.add_command(bench)
-main.add_command(run)
-main.add_command(bench_kernels)
-main.add_command(sample)
-main.add_command(train_cost_model)
-main.add_command(eval_cost_model)
-main.add_command(dashboard)
-main.add_command(advise)
-main.add_command(profile)
-main.add_command(fidelity)
+for command in (
+    advise,
+    bench,
+    bench_kernels,
+    bench_search,
+    build,
+    build_all,
+    compare,
+    dashboard,
+    eval_cost_model,
+    explain,
+    extract,
+    fidelity,
+    graphs,
+    ops,
+    profile,
+    run,
+    sample,
+    show,
+    train_cost_model,
+    tune,
+    whatif,
+):
+    main.add_command(command)

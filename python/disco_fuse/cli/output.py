@@ -13,8 +13,10 @@ json_option = click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, writable=True, allow_dash=True),
-    metavar="FILE",
-    help="Also write the result as JSON to FILE; with '-', print only that.",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Also write the result as JSON to FILE; without one, or with '-', print only that.",
 )
 
 

@@ -29,6 +29,8 @@ from disco_fuse.cli.tune_watch import SearchWatch
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.report import render, report_data
+from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import import_problem
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
@@ -89,7 +91,8 @@ Examples:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write strategy.json, timeline.trace.json (for Perfetto) and events.jsonl there.",
+    help="Write strategy.json, problem.json.gz (its graph), timeline.trace.json (for Perfetto) and "
+    "events.jsonl there.",
 )
 @click.option(
     "--events",
@@ -97,6 +100,13 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Append what happens to FILE, for 'disco-fuse dashboard'.  [default: in DIR of -O]",
+)
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write a page about the result there: one HTML file that needs no network.",
 )
 def tune(
     model: str | None,
@@ -111,6 +121,7 @@ def tune(
     json_file: str | None,
     output: Path | None,
     events_file: Path | None,
+    report_file: Path | None,
     **changes: Any,
 ) -> None:
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
@@ -152,6 +163,9 @@ def tune(
             watch.end(result)
         if output is not None:
             write_strategy(output, result, preset)
+        if report_file is not None:
+            page = render(report_data(result, watch.events, preset))
+            report_file.write_text(page, encoding="utf-8")
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
         what = model or problem_file
         raise click.ClickException(f"{what}: {type(error).__name__}: {error}") from error
@@ -194,7 +208,7 @@ def _simulated(
 
 
 def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
-    """Write the strategy, how it was reached, and its timeline.
+    """Write the strategy, how it was reached, its graph, and its timeline.
 
     ``replay(graph, edits, start, limits=config.limits)`` of ``strategy.json`` has its ``hash``,
     unless a baseline in TVM's own order was faster than what was found; there are no edits then.
@@ -205,21 +219,20 @@ def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
     if result.strategy != found.best:
         edits, start = [], result.best_baseline.name
     start_strategy = None if start == "unfused" else result.baselines[start].strategy
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {
-        "model": result.problem.name,
-        "graph_digest": graph.digest,
-        "cluster": result.cluster.name,
+    choice = Choice(
+        problem=result.problem,
+        strategy=result.strategy,
+        cluster=result.cluster,
+        simulated_us=result.makespan_us,
+    )
+    more = {
         "preset": preset,
         "seed": result.config.seed,
-        "simulated_us": result.makespan_us,
         "start": start,
         "start_strategy": start_strategy and json.loads(start_strategy.to_json()),
         "edits": edits,
-        "hash": result.strategy.hash,
-        "strategy": json.loads(result.strategy.to_json()),
     }
-    (folder / "strategy.json").write_text(json.dumps(data) + "\n", encoding="utf-8")
+    choice.save(folder, more)
     trace = result.timeline.to_chrome_trace(graph, result.strategy)
     (folder / "timeline.trace.json").write_text(trace, encoding="utf-8")
 

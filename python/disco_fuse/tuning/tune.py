@@ -8,7 +8,7 @@ makespan                        -->  gain over the best baseline, share of the w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,7 @@ def tune(
     config: SearchConfig,
     *,
     warm_start: bool = True,
+    starts: Sequence[Strategy] = (),
     on_event: Callable[[SearchEvent], None] | None = None,
     cost_model: CostModel | None = None,
 ) -> TuningResult:
@@ -163,6 +164,8 @@ def tune(
     warm_start : bool
         Whether the baselines join the search after its first phase; the result is then never worse
         than any of them that fits the memory limit, if there is one.
+    starts : sequence of Strategy
+        Further starts, whether or not the baselines join.
     on_event : callable, optional
         See :func:`disco_fuse.search.search`.
     cost_model : CostModel, optional
@@ -170,9 +173,11 @@ def tune(
     """
     model = RooflineCostModel(cluster.device) if cost_model is None else cost_model
     baselines = evaluate_baselines(problem.graph, problem.emission, model, cluster)
-    starts = [result.strategy for result in baselines.values()] if warm_start else []
+    known = [result.strategy for result in baselines.values()] if warm_start else []
     begin = time.perf_counter()
-    found = search(problem.graph, model, cluster, config, initial=starts, on_event=on_event)
+    found = search(
+        problem.graph, model, cluster, config, initial=[*known, *starts], on_event=on_event
+    )
     search_s = time.perf_counter() - begin
     strategy, makespan_us = found.best, found.makespan_us
     if warm_start:

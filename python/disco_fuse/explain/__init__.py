@@ -1,0 +1,1 @@
+"""Why a strategy is as fast as it is: what it waits for, what its decisions gain, what it lacks."""

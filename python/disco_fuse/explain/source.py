@@ -1,0 +1,113 @@
+"""What a user points at: a plan folder, a plan.json, or a strategy.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disco_fuse.config import ClusterSpec
+from disco_fuse.plan import PLAN_FILE
+from disco_fuse.tuning.choice import STRATEGY_FILE, Choice, load_choice, read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFacts:
+    """What a plan.json says that can be shown without the graph.
+
+    Attributes
+    ----------
+    name, model, target : str
+    world_size, num_kernels, num_allreduces : int
+    graph_digest : str
+    predicted : dict
+        Figures of the simulation, microseconds.
+    group_sizes : tuple of int
+        Ops of each kernel or bucket, copies not counted, descending.
+    """
+
+    name: str
+    model: str
+    target: str
+    world_size: int
+    num_kernels: int
+    num_allreduces: int
+    graph_digest: str
+    predicted: dict[str, float]
+    group_sizes: tuple[int, ...]
+
+
+def find_file(path: Path) -> Path:
+    """The strategy.json or plan.json that ``path`` is, or that lies in the folder ``path``.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    if path.is_file():
+        return path
+    for name in (STRATEGY_FILE, PLAN_FILE):
+        if (path / name).is_file():
+            return path / name
+    what = "holds neither strategy.json nor plan.json" if path.is_dir() else "is not there"
+    raise ValueError(f"{path} {what}")
+
+
+def open_choice(
+    path: Path, *, problem_file: Path | None = None, cluster: ClusterSpec | None = None
+) -> Choice:
+    """The choice that ``path`` names; see :func:`~disco_fuse.tuning.choice.load_choice`.
+
+    Raises
+    ------
+    ValueError
+        ``path`` names a plan without the strategy.json that 'disco-fuse build' writes beside it.
+    """
+    file = find_file(path)
+    if is_plan(read_json(file)):
+        beside = file.parent / STRATEGY_FILE
+        if not beside.is_file():
+            raise ValueError(
+                f"{file} says neither which ops it fuses nor on which cluster it was simulated, "
+                f"and there is no {beside}: 'disco-fuse build' writes both"
+            )
+        file = beside
+    return load_choice(file, problem_file=problem_file, cluster=cluster)
+
+
+def is_plan(data: dict[str, Any]) -> bool:
+    """Whether the JSON is that of a plan."""
+    return "schema_version" in data
+
+
+def plan_facts(path: Path) -> PlanFacts | None:
+    """What the plan.json says that ``path`` is, or that lies there or beside it, if there is one.
+
+    Raises
+    ------
+    ValueError
+        It cannot be read.
+    """
+    file = (path if path.is_dir() else path.parent) / PLAN_FILE
+    if path.is_file() and is_plan(read_json(path)):
+        file = path
+    if not file.is_file():
+        return None
+    data = read_json(file)
+    try:
+        sizes = Counter(int(group) for group in data["strategy"]["group_of"]).values()
+        return PlanFacts(
+            name=str(data["name"]),
+            model=str(data["model"]),
+            target=str(data["target"]),
+            world_size=int(data["world_size"]),
+            num_kernels=int(data["num_kernels"]),
+            num_allreduces=int(data["num_allreduces"]),
+            graph_digest=str(data["graph_digest"]),
+            predicted={str(key): float(value) for key, value in data["predicted"].items()},
+            group_sizes=tuple(sorted(sizes, reverse=True)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{file} is not a complete plan: {error!r}") from error

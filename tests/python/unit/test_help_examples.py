@@ -1,0 +1,188 @@
+"""Every example of every --help, and every command line of the README.
+
+All of them are parsed as the program parses them. Those of the commands about strategies are run
+as well, the long ones in a small form; the other commands' examples run in their own tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+pytest.importorskip("torch", reason="the commands import torch models")
+
+from click.testing import CliRunner, Result
+
+from disco_fuse.baselines import emitted_baseline
+from disco_fuse.cli.main import main
+from disco_fuse.explain.source import open_choice
+from disco_fuse.tuning.choice import Choice
+
+README = Path(__file__).parents[3] / "README.md"
+SMALL_SEARCH = "--max-steps 20 --threads 1"
+
+
+def run(line: str) -> Result:
+    return CliRunner().invoke(main, shlex.split(line))
+
+
+def examples(command: str) -> list[str]:
+    """The examples of a command, without ``disco-fuse`` and what starts it."""
+    epilog = main.commands[command].epilog or ""
+    return re.findall(r"^ *\$ (?:.* )?disco-fuse (.*)$", epilog, re.MULTILINE)
+
+
+def readme_lines() -> list[str]:
+    found = re.findall(r"^ {4}disco-fuse (.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.join(shlex.split(line, comments=True)) for line in found]
+
+
+def all_lines() -> list[str]:
+    return [*(line for name in main.commands for line in examples(name)), *readme_lines()]
+
+
+@pytest.mark.parametrize("command", main.commands)
+def test_every_command_has_examples(command: str) -> None:
+    assert examples(command), f"{command} --help has no example"
+    assert all(shlex.split(line)[0] == command for line in examples(command))
+    assert run(f"{command} --help").exit_code == 0
+
+
+@pytest.mark.parametrize("line", all_lines())
+def test_example_is_a_right_call(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether files are there is not what is asked here.
+    monkeypatch.setattr(click.Path, "convert", lambda _self, value, _param, _context: value)
+    name, *arguments = shlex.split(line)
+    main.commands[name].make_context(name, arguments)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the examples name: ``plan``, built, and ``plan2``, another strategy of that graph."""
+    place = tmp_path_factory.mktemp("examples")
+    (first, *_) = examples("build")
+    assert first == "build gpt2_small -O plan"
+    result = run(f"{first} {SMALL_SEARCH}".replace("-O plan", f"-O {place / 'plan'}"))
+    assert result.exit_code == 0, result.output
+    assert f"disco-fuse run {place / 'plan'} -n 2" in result.stdout
+    found = open_choice(place / "plan")
+    problem = found.problem
+    Choice(
+        problem=problem,
+        strategy=emitted_baseline("default", problem.graph, problem.emission),
+        cluster=found.cluster,
+        simulated_us=0.0,
+    ).save(place / "plan2", {})
+    return place
+
+
+@pytest.mark.parametrize(
+    "line", [line for name in ("show", "explain", "compare") for line in examples(name)]
+)
+def test_example_about_a_strategy(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    result = run(line)
+    assert result.exit_code == 0, result.output
+    assert result.stdout
+    for file in re.findall(r"--(?:json|plot) (\S+)", line):
+        assert (folder / file).stat().st_size > 100
+
+
+def test_what_build_writes(folder: Path) -> None:
+    data = json.loads((folder / "plan" / "plan.json").read_text())
+    assert data["world_size"] == 2
+    assert data["model"] == "gpt2_small"
+    found = open_choice(folder / "plan")
+    assert (
+        found.strategy.hash == json.loads((folder / "plan" / "strategy.json").read_text())["hash"]
+    )
+    assert data["graph_digest"] == found.problem.graph.digest
+    assert data["predicted"]["makespan_us"] == pytest.approx(found.simulated_us)
+    shown = run(f"show {folder / 'plan'}").stdout
+    assert f"| kernels, AllReduces compiled    | {data['num_kernels']}, " in shown
+    assert "its file says" not in shown
+
+
+def test_a_plan_of_earlier_can_be_built_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = examples("build")[2]
+    assert "--strategy plan" in line
+    monkeypatch.chdir(folder)
+    result = run(line)
+    assert result.exit_code == 0, result.output
+    old, new = (json.loads((folder / d / "plan.json").read_text()) for d in ("plan", "again"))
+    assert new["strategy"] == old["strategy"]
+    assert new["num_kernels"] == old["num_kernels"]
+    assert (old["world_size"], new["world_size"]) == (2, 4)
+    wrong = run("build bert_small -O wrong --strategy plan")
+    assert wrong.exit_code == 1
+    assert "bert_small has the graph" in wrong.stderr
+    assert not (folder / "wrong").exists()
+
+
+@pytest.mark.slow
+def test_a_plan_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = examples("build")[1]
+    assert "--target sm_90" in line
+    result = run(line)
+    assert result.exit_code == 0, result.output
+    assert "where an sm_90 GPU is" in result.stdout
+    assert "cuda" in json.loads((tmp_path / "plan_gpu" / "plan.json").read_text())["target"]
+    assert run("show plan_gpu").exit_code == 0
+
+
+@pytest.mark.parametrize("line", examples("whatif"))
+def test_example_of_whatif(
+    line: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = open_choice(folder / "plan").problem
+    monkeypatch.setattr("disco_fuse.cli.whatif.import_problem", lambda *_, **__: problem)
+    monkeypatch.chdir(tmp_path)
+    result = run(f"{line} {SMALL_SEARCH} --starts 1")
+    assert result.exit_code == 0, result.output
+    if "--plot" in line:
+        assert (tmp_path / "whatif.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("build gpt2_small", "Missing option '-O'"),
+        ("build bart -O x", "no model 'bart' in the zoo"),
+        ("build gpt2_small -O x --target sm_12", "'sm_12' is not one of"),
+        ("build gpt2_small -O x --cluster mars", "no cluster 'mars'"),
+        ("build gpt2_small -O x --strategy y --cluster cluster-a", "--cluster is for searching"),
+        ("build gpt2_small -O x -n 0", "0 is not in the range"),
+        ("build gpt2_small -O x --patience 0", "patience must be an integer from 1"),
+    ],
+)
+def test_wrong_calls_of_build(line: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disco_fuse.planning.import_step", None)
+    result = run(line)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+
+
+def test_a_strategy_that_is_not_there(tmp_path: Path) -> None:
+    result = run(f"build gpt2_small -O {tmp_path / 'x'} --strategy {tmp_path / 'none'}")
+    assert result.exit_code == 1
+    assert "none is not there" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    asked = {"_DISCO_FUSE_COMPLETE": f"{shell}_complete", "COMP_WORDS": "disco-fuse wha"}
+    words = {"COMP_CWORD": "wha" if shell == "fish" else "1"}
+    result = CliRunner(env={**os.environ, **asked, **words}).invoke(
+        main, prog_name="disco-fuse", standalone_mode=True
+    )
+    assert "whatif" in result.output
+    assert "Traceback" not in result.output
