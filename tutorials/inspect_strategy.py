@@ -23,6 +23,16 @@ from disco_fuse.tuning.choice import Choice, load_choice
 from disco_fuse.tuning.importing import import_problem
 
 
+def print_reasons(choice: Choice) -> None:
+    """Some edges between kernels, and what is in the way of fusing them."""
+    graph, home = choice.problem.graph, choice.strategy.group_of
+    apart = [edge for edge in graph.edges if home[edge.producer] != home[edge.consumer]]
+    for edge in apart[:: max(1, len(apart) // 4)]:
+        print(together(choice, edge.producer, edge.consumer))
+        for answer in why_not(choice, edge.producer, edge.consumer):
+            print(f"  {answer.in_words()}")
+
+
 def main() -> int:
     """Tune, and print what can be known of the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -76,12 +86,7 @@ def main() -> int:
             print(f"  {kind}: {decision.gain_us:8.3f} us for {decision.what}")
 
     # 5. Why two ops that one reads from the other are not one kernel: a rule, or the time it costs.
-    home = choice.strategy.group_of
-    apart = [edge for edge in graph.edges if home[edge.producer] != home[edge.consumer]]
-    for edge in apart[:: max(1, len(apart) // 4)]:
-        print(together(choice, edge.producer, edge.consumer))
-        for answer in why_not(choice, edge.producer, edge.consumer):
-            print(f"  {answer.in_words()}")
+    print_reasons(choice)
     return 0
 
 

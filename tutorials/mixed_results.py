@@ -37,6 +37,37 @@ def total_us(choice: Choice, strategy: Strategy) -> float:
     return float(predict_checked(choice.cost_model, graph, groups).sum())
 
 
+def op_fusion_that_hurts(tvm: Choice) -> None:
+    """Print pairs of kernels that TVM leaves apart and that would make the step longer as one.
+
+    They save compute, or cost none, but a gradient or an update has to wait for more.
+    """
+    graph, home = tvm.problem.graph, tvm.strategy.group_of
+    pairs = {
+        (int(home[edge.producer]), int(home[edge.consumer])): edge
+        for edge in graph.edges
+        if home[edge.producer] != home[edge.consumer] and not edge.order_only
+    }
+    edits = [
+        Edit(kind="fuse", producer=edge.producer, consumer=edge.consumer) for edge in pairs.values()
+    ]
+    effects = [effect for effect in edit_effects(tvm, edits) if not effect.reason]
+    hurting = sorted((e for e in effects if e.change_us >= 1), key=lambda e: -e.change_us)
+    print(
+        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step by "
+        "1 us or more, these although they cost no compute:"
+    )
+    before_us = total_us(tvm, tvm.strategy)
+    for effect in hurting:
+        more_us = total_us(tvm, replay(graph, [effect.edit], tvm.strategy)) - before_us
+        if round(more_us, 3) <= 0:
+            names = [op_name(graph, op) for op in (effect.edit.producer, effect.edit.consumer)]
+            print(
+                f"  {' with '.join(names)}: compute {more_us:+.1f} us, "
+                f"step {effect.change_us:+.1f} us"
+            )
+
+
 def main() -> int:
     """Print the rules side by side, and the single decisions that hurt."""
     cluster = replace(ClusterSpec.preset("cluster-a"), allreduce=SLOW, links=None)
@@ -59,34 +90,9 @@ def main() -> int:
             f"{timeline.makespan_us / 1e3:9.1f}"
         )
 
-    # 2. Op fusion: of the kernels that TVM leaves apart, which pairs would save compute, but make
-    #    the step longer, since a gradient would be there later?
+    # 2. Op fusion alone.
     listed = schedule(graph, baselines["op_fusion"].strategy, model, cluster)
-    tvm = replace(start, strategy=listed)
-    home = listed.group_of
-    pairs = {
-        (int(home[edge.producer]), int(home[edge.consumer])): edge
-        for edge in graph.edges
-        if home[edge.producer] != home[edge.consumer] and not edge.order_only
-    }
-    edits = [
-        Edit(kind="fuse", producer=edge.producer, consumer=edge.consumer) for edge in pairs.values()
-    ]
-    effects = [effect for effect in edit_effects(tvm, edits) if not effect.reason]
-    hurting = sorted((e for e in effects if e.change_us >= 1), key=lambda e: -e.change_us)
-    print(
-        f"\n{len(effects)} more fusions are legal; {len(hurting)} of them lengthen the step by "
-        "1 us or more, these although they cost no compute:"
-    )
-    before_us = total_us(tvm, listed)
-    for effect in hurting:
-        more_us = total_us(tvm, replay(graph, [effect.edit], listed)) - before_us
-        if round(more_us, 3) <= 0:
-            names = [op_name(graph, op) for op in (effect.edit.producer, effect.edit.consumer)]
-            print(
-                f"  {' with '.join(names)}: compute {more_us:+.1f} us, "
-                f"step {effect.change_us:+.1f} us"
-            )
+    op_fusion_that_hurts(replace(start, strategy=listed))
 
     # 3. Tensor fusion: single cuts and joins of XLA's buckets that would make the step shorter.
     xla = replace(start, strategy=schedule(graph, baselines["default"].strategy, model, cluster))

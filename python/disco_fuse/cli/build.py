@@ -19,6 +19,7 @@ from disco_fuse.cli.references import (
 from disco_fuse.config import SearchConfig
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.explain.source import find_file
+from disco_fuse.plan import Plan
 from disco_fuse.planning import Goal, known_choice, search_choice, write_choice
 from disco_fuse.search import SearchEvent
 from disco_fuse.target import GPU_ARCHS, gpu_target, host_target
@@ -126,12 +127,19 @@ def build(
             plan = write_choice(output, goal, step, choice, config.seed)
         except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
             raise click.ClickException(f"{model}: {type(error).__name__}: {error}") from error
+    _show(plan, output, choice.cluster.name, json_file)
+    if json_file != "-":
+        where = "" if target_name == _CPU else f", where an {target_name} GPU is"
+        click.echo(f"\nNext{where}: disco-fuse run {output} -n {num_ranks}")
+
+
+def _show(plan: Plan, folder: Path, cluster_name: str, json_file: str | None) -> None:
     data = {
-        "folder": str(output),
-        "model": model,
+        "folder": str(folder),
+        "model": plan.model,
         "target": plan.target,
         "world_size": plan.world_size,
-        "cluster": choice.cluster.name,
+        "cluster": cluster_name,
         "kernels": plan.num_kernels,
         "allreduces": plan.num_allreduces,
         "predicted": dict(plan.predicted),
@@ -141,12 +149,9 @@ def build(
         ("figure", "value"),
         ("kernels", str(plan.num_kernels)),
         ("AllReduces", str(plan.num_allreduces)),
-        (f"simulated on {choice.cluster.name}", f"{plan.predicted['makespan_us'] / 1e3:.3f} ms"),
+        (f"simulated on {cluster_name}", f"{plan.predicted['makespan_us'] / 1e3:.3f} ms"),
     ]
     show(rows, data, json_file)
-    if json_file != "-":
-        where = "" if target_name == _CPU else f", where an {target_name} GPU is"
-        click.echo(f"\nNext{where}: disco-fuse run {output} -n {num_ranks}")
 
 
 def _choose(

@@ -70,17 +70,7 @@ def compare(
     the step of both, simulated on one cluster: that of A, or of the one that is no baseline, unless
     --cluster names one.
     """
-    if first.startswith(_BASELINE) and second.startswith(_BASELINE):
-        raise click.UsageError("one of A and B must be a plan or a strategy, which has the graph")
-    if first.startswith(_BASELINE):
-        other = open_summary(Path(second), problem_file, cluster_name)
-        one = _baseline(first, other)
-    else:
-        one = open_summary(Path(first), problem_file, cluster_name)
-        if second.startswith(_BASELINE):
-            other = _baseline(second, one)
-        else:
-            other = open_summary(Path(second), problem_file, cluster_name)
+    one, other = _open(first, second, problem_file, cluster_name)
     with told():
         if cluster_name is None and one.choice.problem.graph == other.choice.problem.graph:
             other = summarise(
@@ -117,6 +107,21 @@ def compare(
     )
     if len(rows) > 1:
         click.echo(markdown_table(rows))
+
+
+def _open(
+    first: str, second: str, problem_file: Path | None, cluster_name: str | None
+) -> tuple[Summary, Summary]:
+    """Both sides; a baseline gets the graph of the other one."""
+    if first.startswith(_BASELINE) and second.startswith(_BASELINE):
+        raise click.UsageError("one of A and B must be a plan or a strategy, which has the graph")
+    if first.startswith(_BASELINE):
+        other = open_summary(Path(second), problem_file, cluster_name)
+        return _baseline(first, other), other
+    one = open_summary(Path(first), problem_file, cluster_name)
+    if second.startswith(_BASELINE):
+        return one, _baseline(second, one)
+    return one, open_summary(Path(second), problem_file, cluster_name)
 
 
 def _baseline(name: str, known: Summary) -> Summary:
