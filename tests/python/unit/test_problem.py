@@ -92,7 +92,7 @@ def test_a_field_that_is_missing(tmp_path: Path) -> None:
         ("a.json", b"[" * 100_000, "cannot be read: .*recursion"),
         ("a.json", b'"\xff"', "cannot be read: 'utf-8' codec"),
         ("a.json.gz", b"{}", "Not a gzipped file"),
-        ("a.json.gz", gzip.compress(b"{}" * 100)[:-9], "ended before"),
+        ("a.json.gz", gzip.compress(b"{}" * 100, mtime=0)[:-9], "ended before"),
     ],
 )
 def test_no_problem_at_all(name: str, content: bytes, message: str, tmp_path: Path) -> None:
