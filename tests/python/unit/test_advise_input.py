@@ -39,7 +39,10 @@ def whole() -> bytes:
         (whole()[:-300], "the trace is truncated: it ends after"),
         (whole()[:-1], "the trace is truncated: it ends after"),
         (whole()[: len(whole()) // 2], "the trace is truncated: it ends after"),
-        (gzip.compress(whole(), mtime=0)[:-40], "the trace is truncated: its gzip stream has no end"),
+        (
+            gzip.compress(whole(), mtime=0)[:-40],
+            "the trace is truncated: its gzip stream has no end",
+        ),
         (gzip.compress(b"x" * 5000, mtime=0)[:20] + b"junk" * 20, "gzip cannot read it"),
         (b"PK\x03\x04rest", "compressed by zip; allowed are gzip and no compression"),
         (b"\x28\xb5\x2f\xfdrest", "compressed by zstd"),

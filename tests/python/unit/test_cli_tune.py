@@ -160,7 +160,7 @@ def test_ctrl_c_gives_the_best_so_far(file: str, monkeypatch: pytest.MonkeyPatch
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("disco_fuse.cli.tune.tqdm.update", interrupt)
+    monkeypatch.setattr("disco_fuse.cli.tune_watch.tqdm.update", interrupt)
     result = run("tune", "--problem", file, "--patience", "100000000")
     assert result.exit_code == 0, result.output
     assert "interrupted: this is the best so far" in result.stderr

@@ -35,12 +35,17 @@ def run(line: str) -> Result:
 def examples(command: str) -> list[str]:
     """The examples of a command, without ``disco-fuse`` and what starts it."""
     epilog = main.commands[command].epilog or ""
-    return re.findall(r"^ *\$ (?:.* )?disco-fuse (.*)$", epilog, re.MULTILINE)
+    return lines_of(r"^ *\$ (?:.* )?disco-fuse (.*)$", epilog)
+
+
+def lines_of(pattern: str, text: str) -> list[str]:
+    """What follows ``disco-fuse``, without comments and the ``&`` of a shell."""
+    found = re.findall(pattern, text, re.MULTILINE)
+    return [shlex.join(shlex.split(line, comments=True)).removesuffix(" '&'") for line in found]
 
 
 def readme_lines() -> list[str]:
-    found = re.findall(r"^ {4}disco-fuse (.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    return [shlex.join(shlex.split(line, comments=True)) for line in found]
+    return lines_of(r"^ {4}disco-fuse (.*)$", README.read_text(encoding="utf-8"))
 
 
 def all_lines() -> list[str]:

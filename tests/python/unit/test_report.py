@@ -99,7 +99,9 @@ def test_data() -> None:
 
 def test_a_long_search_keeps_its_curve_short() -> None:
     tuned, _ = result()
-    event = SearchEvent(num_steps=1, num_candidates=1, makespan_us=1.0, improved=True, elapsed_s=0)
+    event = SearchEvent(
+        num_steps=1, num_candidates=1, makespan_us=1.0, improved=True, elapsed_s=0, num_queued=1
+    )
     many = [replace(event, num_candidates=i, makespan_us=1e5 - i) for i in range(50_000)]
     progress = report_data(tuned, many, "full")["progress"]
     assert len(progress) <= 1001
