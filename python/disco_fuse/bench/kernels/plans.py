@@ -107,8 +107,11 @@ def plan_model(reference: str, database_file: Path) -> ModelPlans:
     )
     cost_model = RooflineCostModel(device, op_times_us)
     strategies = {name: baseline(rule, mod, extraction) for name, rule in _BASELINES.items()}
-    config = SearchConfig.preset("full", seed=0, patience=_PATIENCE)
-    found = search(extraction.graph, cost_model, cluster, config, initial=list(strategies.values()))
+    # No plan is worth more memory than the step has that everybody else's fusion makes.
+    graph, fuse_ops = extraction.graph, strategies[FUSE_OPS]
+    limit = simulate(graph, fuse_ops, cost_model, cluster).memory.peak_bytes
+    config = SearchConfig.preset("full", seed=0, patience=_PATIENCE, memory_limit_bytes=limit)
+    found = search(graph, cost_model, cluster, config, initial=list(strategies.values()))
     chosen = {DISCO_FUSE: found.best, **strategies}
     return ModelPlans(
         step=step,
