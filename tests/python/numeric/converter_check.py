@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from converter_coverage import COVERED
 from eager_reference import assert_close, run_steps
 from torch import nn
 
@@ -21,8 +22,6 @@ from disco_fuse.frontend.torch.constants import fold_constants
 from disco_fuse.frontend.torch.export import export
 
 Function = Callable[..., Any]
-
-COVERED: set[str] = set()
 
 
 class Model(nn.Module):
