@@ -227,6 +227,7 @@ def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
     )
     more = {
         "preset": preset,
+        "cost_model": result.cost_model.name,
         "seed": result.config.seed,
         "start": start,
         "start_strategy": start_strategy and json.loads(start_strategy.to_json()),

@@ -34,6 +34,7 @@ def report_data(result: TuningResult, events: Sequence[SearchEvent], preset: str
         strategy=result.strategy,
         cluster=result.cluster,
         simulated_us=result.makespan_us,
+        priced_by=result.cost_model,
     )
     summary = summarise(choice)
     figures = result.to_json()
@@ -60,6 +61,7 @@ def report_data(result: TuningResult, events: Sequence[SearchEvent], preset: str
         "versions": [
             ["seed", str(result.config.seed)],
             ["preset", preset],
+            ["cost model", result.cost_model.name],
             ["graph digest", result.problem.graph.digest],
             ["strategy hash", result.strategy.hash],
             *([name, version] for name, version in installed_versions().items()),

@@ -17,7 +17,7 @@ import numpy as np
 from disco_fuse.checks import from_table
 from disco_fuse.cluster import Link, Links
 from disco_fuse.config import UNCAPPED, AllReduceModel, ClusterSpec, DeviceSpec
-from disco_fuse.cost_model import RooflineCostModel
+from disco_fuse.cost_model import CostModel, RooflineCostModel
 from disco_fuse.device import Efficiency
 from disco_fuse.strategy import Strategy
 from disco_fuse.tuning.problem import Problem
@@ -40,6 +40,8 @@ class Choice:
     op_times_us : tuple of float, optional
         Measured times of the ops, by which the roofline prices kernels; see
         :class:`~disco_fuse.cost_model.RooflineCostModel`.
+    priced_by : CostModel, optional
+        Prices kernels instead of the roofline; no file keeps it.
     """
 
     problem: Problem
@@ -47,10 +49,13 @@ class Choice:
     cluster: ClusterSpec
     simulated_us: float
     op_times_us: tuple[float, ...] | None = None
+    priced_by: CostModel | None = None
 
     @property
-    def cost_model(self) -> RooflineCostModel:
+    def cost_model(self) -> CostModel:
         """The prices of kernels."""
+        if self.priced_by is not None:
+            return self.priced_by
         times = self.op_times_us
         return RooflineCostModel(
             self.cluster.device, None if times is None else np.array(times, np.float64)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,8 @@ from test_choice import problem
 
 from disco_fuse.cli.main import main
 from disco_fuse.config import SearchConfig
+from disco_fuse.cost_model import CostModel, Group, RooflineCostModel, predict_checked
+from disco_fuse.graph import OpGraph
 from disco_fuse.report import render, report_data
 from disco_fuse.search import SearchEvent
 from disco_fuse.tuning import TuningResult, tune
@@ -95,6 +98,25 @@ def test_data() -> None:
     assert sum(bar[1] for bar in data["buckets"]) == pytest.approx(0.0004)
     times = [bar[1] for bar in data["groups"]]
     assert times == sorted(times, reverse=True)
+
+
+class TwiceTheRoofline(CostModel):
+    """Another model than the one that files are read with."""
+
+    name = "twice"
+    digest = "twice"
+
+    def predict(self, graph: OpGraph, groups: Sequence[Group]) -> Any:
+        return 2 * predict_checked(RooflineCostModel(CLUSTER.device), graph, groups)
+
+
+def test_lanes_are_priced_as_the_search_was() -> None:
+    config = SearchConfig.preset("full", max_steps=60, seed=3)
+    tuned = tune(problem(), CLUSTER, config, cost_model=TwiceTheRoofline())
+    data = report_data(tuned, [], "full")
+    lane = data["lanes"]["compute"]
+    assert sum(lane["durations"]) >= tuned.timeline.compute_us / 1e3
+    assert ["cost model", "twice"] in data["versions"]
 
 
 def test_a_long_search_keeps_its_curve_short() -> None:
