@@ -222,7 +222,9 @@ class Strategy:
             pairs = [(op, group) for op, group in data["duplicated"]]
             ranks = [(op, rank) for op, rank in data["priorities"]]
             return cls.create(graph, data["group_of"], pairs, data["order"], ranks, limits=limits)
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
+            raise ValueError(f"not the JSON of a Strategy: {error} is missing") from error
+        except TypeError as error:
             raise ValueError(f"not the JSON of a Strategy: {error}") from error
 
 

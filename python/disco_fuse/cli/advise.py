@@ -13,7 +13,7 @@ from tqdm import tqdm
 from disco_fuse.advise import Advice, CapResult, load_job
 from disco_fuse.advise import advise as advise_job
 from disco_fuse.advise.advice import LIST_SINCE, NUM_CAPS, PLAIN_CAP_SINCE
-from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import load_cluster, reference_of
 from disco_fuse.errors import UnsupportedOperatorError
 
@@ -105,7 +105,7 @@ def _advise_model(model: str, cluster_name: str, json_file: str | None) -> None:
         with _caps_bar() as bar:
             advice = advise_model(problem, cluster, lambda _: bar.update())
     except _FAILURES as error:
-        raise click.ClickException(f"{model}: {type(error).__name__}: {error}") from error
+        raise failure(model, error) from error
     if json_file != "-":
         click.echo(
             f"{model}, simulated on {cluster.name}, {cluster.world_size} ranks of "

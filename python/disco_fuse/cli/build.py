@@ -9,7 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import failure, json_option, require_folder, show
 from disco_fuse.cli.references import (
     load_cluster,
     reference_of,
@@ -112,6 +112,7 @@ def build(
         target=host_target() if target_name == _CPU else gpu_target(target_name),
         num_ranks=num_ranks,
     )
+    require_folder(output, "-O")
     cluster_name = cluster_name or _CLUSTERS.get(target_name, _GPU_CLUSTER)
     with tqdm(file=sys.stderr, desc="build", disable=None, leave=False) as bar:
 
@@ -126,7 +127,7 @@ def build(
             bar.set_postfix_str(f"compile {len(choice.strategy.order)} units")
             plan = write_choice(output, goal, step, choice, config.seed)
         except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
-            raise click.ClickException(f"{model}: {type(error).__name__}: {error}") from error
+            raise failure(model, error) from error
     _show(plan, output, choice.cluster.name, json_file)
     if json_file != "-":
         where = "" if target_name == _CPU else f", where an {target_name} GPU is"

@@ -16,7 +16,7 @@ from disco_fuse.cli.choices import (
     problem_option,
     told,
 )
-from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.output import json_option, markdown_table, require_picture, show
 from disco_fuse.explain.difference import difference, difference_json
 from disco_fuse.explain.names import unit_name
 from disco_fuse.explain.summary import Summary, summarise
@@ -70,6 +70,7 @@ def compare(
     the step of both, simulated on one cluster: that of A, or of the one that is no baseline, unless
     --cluster names one.
     """
+    require_picture(picture)
     one, other = _open(first, second, problem_file, cluster_name)
     with told():
         if cluster_name is None and one.choice.problem.graph == other.choice.problem.graph:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.dataset.learning import (
     MODELS,
     Evaluation,
@@ -51,7 +51,8 @@ Examples:
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="IMAGE",
-    help="Draw predicted against measured times, and the errors, of held-out families.",
+    help="Draw predicted against measured times, and the errors, of held-out families, as .png, "
+    ".svg or .pdf.",
 )
 def eval_cost_model(
     file: Path, models: str, num_folds: int, json_file: str | None, plot: Path | None
@@ -62,6 +63,7 @@ def eval_cost_model(
     groups of one model by those of the others. 'noise' is what a second measurement of the same
     kernels differs by.
     """
+    require_picture(plot)
     names = models.split(",")
     try:
         with SampleFile(file) as samples:
@@ -81,7 +83,7 @@ def eval_cost_model(
         if plot is not None:
             _plot(results, plot)
     except (ValueError, ImportError, OSError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+        raise failure(file, error) from error
     noise = noise_floor([item.measured for item in examples])
     data: dict[str, Any] = {
         "models": {

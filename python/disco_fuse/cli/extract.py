@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from disco_fuse.cli.output import failure, require_file
 from disco_fuse.cli.references import cluster_option, load_cluster, reference_of
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.tuning.importing import import_problem
@@ -35,10 +36,11 @@ def extract(model: str, output: Path, cluster_name: str) -> None:
     or 'file.py:function'. The cluster matters only for whether convolutions are library calls.
     """
     reference = reference_of(model)
+    require_file(output, "-o")
     device = load_cluster(cluster_name).device
     try:
         problem = import_problem(model, reference, library_convolutions=device.library_convolutions)
         problem.save(output)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
-        raise click.ClickException(f"{model}: {type(error).__name__}: {error}") from error
+        raise failure(model, error) from error
     click.echo(f"{output}: {problem.graph.num_ops} ops, digest {problem.graph.digest[:8]}")

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
-from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import measured_reference_of
 from disco_fuse.compare.fidelity import Fidelity
 from disco_fuse.compare.preparation import CostModelChoice
@@ -103,7 +103,7 @@ def fidelity(
                     seed=seed,
                 ).run(say)
         except _FAILURES as error:
-            raise click.ClickException(f"{model}: {type(error).__name__}: {error}") from error
+            raise failure(model, error) from error
     if json_file != "-":
         click.echo(f"{model}, {num_ranks} ranks, {data['link']}; cost model {data['cost_model']}\n")
     show(_strategy_rows(data), data, json_file)

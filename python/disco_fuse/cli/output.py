@@ -1,13 +1,79 @@
-"""How results are printed: a Markdown table, or JSON to a file or to standard output."""
+"""How results are printed or written, and how what went wrong is said."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def require_file(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before any work is done for it.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    try:
+        there = path.exists()
+        with path.open("ab"):
+            pass
+        if not there:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
+
+
+def require_folder(path: Path, option: str) -> None:
+    """Make a folder, or refuse it where it cannot be made or written to.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot write to {path}: {error.strerror}") from error
+
+
+def require_picture(path: Path | None) -> None:
+    """Refuse a picture in a format that is not offered, or that cannot be written; None is none.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    if path is None:
+        return
+    if path.suffix not in _PICTURES:
+        raise click.UsageError(f"--plot: {path} must end in {', '.join(_PICTURES)}")
+    require_file(path, "--plot")
+
+
+def failure(what: object, error: Exception) -> click.ClickException:
+    """What to raise when the work on ``what`` failed: files by their own name, others after it."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return click.ClickException(f"{error.filename}: {error.strerror}")
+    if isinstance(error, ValueError):
+        return click.ClickException(text if text.startswith(str(what)) else f"{what}: {text}")
+    return click.ClickException(f"{what}: {type(error).__name__}: {text}")
+
+
+def _writable(_context: click.Context, _parameter: click.Parameter, file: str | None) -> str | None:
+    if file not in (None, "-"):
+        require_file(Path(file), "--json")
+    return file
+
 
 json_option = click.option(
     "--json",
@@ -16,6 +82,7 @@ json_option = click.option(
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
+    callback=_writable,
     help="Also write the result as JSON to FILE; without one, or with '-', print only that.",
 )
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from disco_fuse import zoo
 from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
-from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import measured_reference_of
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.kernel_cache import user_cache_folder
@@ -104,7 +104,7 @@ def profile(
                 with started(num_ranks, link) as run_ranks:
                     data |= _between_ranks(opened, num_ranks, link or NO_LINK, sizes, run_ranks)
     except _FAILURES as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+        raise failure(file, error) from error
     data["database"] = str(file)
     show(_summary(data), data, json_file)
     if json_file != "-":

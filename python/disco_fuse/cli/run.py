@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from disco_fuse import launch
-from disco_fuse.cli.output import json_option
+from disco_fuse.cli.output import json_option, require_file, require_folder
 from disco_fuse.cli.rank_environment import launched_by, read_hostfile
 from disco_fuse.cli.run_rank import RunOptions, run_rank
 
@@ -100,7 +100,9 @@ Exit status: 0 done; 1 failed; 2 wrong call; 143 ended by SIGTERM, after a check
     help="Record every kernel, report where the time goes, and write the last step of all ranks "
     "in the Chrome trace format.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of what is made up.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is made up."
+)
 @click.option(
     "--timeout",
     type=float,
@@ -131,7 +133,9 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
     and end. mpirun itself gives its ranks one second when it gets SIGTERM: send it SIGUSR1.
     """
     hostfile, oversubscribe, as_rank = (options.pop(name) for name in _FOR_THE_LAUNCHER)
-    _check_seconds(options)
+    _check_numbers(options)
+    if not as_rank:
+        _check_places(options)
     launcher = launched_by(os.environ)
     if launcher is not None:
         name, size = launcher
@@ -149,7 +153,26 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
     sys.exit(run_rank(RunOptions(**options), num_ranks))
 
 
-def _check_seconds(options: dict[str, Any]) -> None:
+def _check_places(options: dict[str, Any]) -> None:
+    """Usage errors for what no training could end well with; a rank that was started skips them."""
+    if not (options["plan"] / "plan.json").is_file():
+        hint = ""
+        if (options["plan"] / "strategy.json").is_file():
+            hint = "; it holds a strategy of 'disco-fuse tune': 'disco-fuse build' makes plans"
+        raise click.UsageError(f"{options['plan']} holds no plan.json{hint}")
+    if options["every"] and options["checkpoints"] is None:
+        raise click.UsageError("--every needs --checkpoints")
+    for name, option in (("output", "-O"), ("checkpoints", "--checkpoints")):
+        if options[name] is not None:
+            require_folder(options[name], option)
+    if options["trace"] is not None:
+        require_file(options["trace"], "--trace")
+
+
+def _check_numbers(options: dict[str, Any]) -> None:
+    rate = options["learning_rate"]
+    if rate is not None and not 0 <= rate < float("inf"):
+        raise click.UsageError(f"--learning-rate is {rate}; allowed: finite, 0 or above")
     for name in ("timeout", "start_timeout"):
         if not 0 < options[name] < float("inf"):
             raise click.UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -163,8 +164,11 @@ def _trainer(
 def _values(options: RunOptions, plan: Plan) -> dict[str, NDArray[Any]]:
     if options.values is None:
         return synthetic_values(plan, options.seed)
-    with np.load(options.values, allow_pickle=False) as file:
-        return dict(file)
+    try:
+        with np.load(options.values, allow_pickle=False) as file:
+            return dict(file)
+    except (EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{options.values} is no file of named arrays (npz)") from error
 
 
 def _data(options: RunOptions, plan: Plan, communicator: Communicator) -> Iterator[Batch]:

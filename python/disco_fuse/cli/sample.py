@@ -9,7 +9,7 @@ import click
 from tqdm import tqdm
 
 from disco_fuse import zoo
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cli.references import reference_of
 from disco_fuse.dataset.collect import collect, open_samples
 from disco_fuse.dataset.report import describe
@@ -68,5 +68,5 @@ def sample(
                 collect(samples, chosen, num_groups, target, seed=seed, progress=progress)
             rows, data = describe(samples)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+        raise failure(file, error) from error
     show(rows, data, json_file)

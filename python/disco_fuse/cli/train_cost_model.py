@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cost_model.registry import model_path
 from disco_fuse.dataset.learning import LEARNED, load_examples, train
 from disco_fuse.dataset.store import SampleFile
@@ -58,5 +58,5 @@ def train_cost_model(
             )
             data[name] = {"file": str(path), "bytes": size, "seconds": seconds}
     except (ValueError, ImportError, OSError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+        raise failure(file, error) from error
     show(rows, {"num_groups": len(examples), "models": data}, json_file)

@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from disco_fuse.cli.cost_models import cost_model_options
-from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.output import (
+    failure,
+    json_option,
+    markdown_table,
+    require_file,
+    require_folder,
+    show,
+)
 from disco_fuse.cli.profile import database_option
 from disco_fuse.cli.references import (
     cluster_option,
@@ -138,8 +145,12 @@ def tune(
     config = search_config(preset, changes)
     check_measurable(num_best, model, cluster)
     models, start = (cost_model, cost_models), not no_warm_start
-    if events_file is None and output is not None:
-        events_file = output / "events.jsonl"
+    if output is not None:
+        require_folder(output, "-O")
+        events_file = events_file or output / "events.jsonl"
+    for file, option in ((events_file, "--events"), (report_file, "--report")):
+        if file is not None:
+            require_file(file, option)
     try:
         with SearchWatch(events_file, cluster, config, preset) as watch:
             if num_best is None:
@@ -168,7 +179,7 @@ def tune(
             report_file.write_text(page, encoding="utf-8")
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
         what = model or problem_file
-        raise click.ClickException(f"{what}: {type(error).__name__}: {error}") from error
+        raise failure(what, error) from error
     if result.search.stop_reason == "interrupted":
         click.echo("interrupted: this is the best so far", err=True)
     if json_file != "-":

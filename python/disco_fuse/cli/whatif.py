@@ -11,7 +11,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.cli.references import (
     cluster_option,
     load_cluster,
@@ -141,6 +141,7 @@ def whatif(
     points = _points(load_cluster(cluster_name), world_sizes, bandwidths, batches, devices)
     if len(points) < 2:
         raise click.UsageError("give at least two values to compare, as in --world-size 2,8")
+    require_picture(picture)
     config = search_config("full", changes)
     begin = time.perf_counter()
     outcomes = _run(points, model, problem_file, config)
@@ -222,7 +223,7 @@ def _run(
                     raise click.Abort
         except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
             what = model or problem_file
-            raise click.ClickException(f"{what}: {type(error).__name__}: {error}") from error
+            raise failure(what, error) from error
     return outcomes
 
 
