@@ -31,16 +31,19 @@ def require_file(path: Path, option: str) -> None:
 
 
 def require_folder(path: Path, option: str) -> None:
-    """Make a folder, or refuse it where it cannot be made or written to.
+    """Refuse a folder that cannot be made or written to, before any work is done for it.
 
     Raises
     ------
     click.UsageError
     """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
+        for folder in missing:  # it is made again when there is something to put into it
+            folder.rmdir()
     except OSError as error:
         raise click.UsageError(f"{option}: cannot write to {path}: {error.strerror}") from error
 

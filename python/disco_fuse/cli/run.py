@@ -134,8 +134,6 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
     """
     hostfile, oversubscribe, as_rank = (options.pop(name) for name in _FOR_THE_LAUNCHER)
     _check_numbers(options)
-    if not as_rank:
-        _check_places(options)
     launcher = launched_by(os.environ)
     if launcher is not None:
         name, size = launcher
@@ -147,6 +145,8 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
     elif as_rank:
         raise click.UsageError("--as-rank is for ranks that mpirun started, and it started none")
     num_ranks = num_ranks or 1
+    if not as_rank:
+        _check_places(options)
     if launcher is None and num_ranks > 1:
         hosts = None if hostfile is None else read_hostfile(hostfile)
         sys.exit(_start(context, num_ranks, hosts, oversubscribe))

@@ -148,9 +148,10 @@ def tune(
     if output is not None:
         require_folder(output, "-O")
         events_file = events_file or output / "events.jsonl"
-    for file, option in ((events_file, "--events"), (report_file, "--report")):
-        if file is not None:
-            require_file(file, option)
+    elif events_file is not None:
+        require_folder(events_file.parent, "--events")
+    if report_file is not None:
+        require_file(report_file, "--report")
     try:
         with SearchWatch(events_file, cluster, config, preset) as watch:
             if num_best is None:

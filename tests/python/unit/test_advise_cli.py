@@ -156,7 +156,7 @@ def test_failures() -> None:
     assert result.exit_code == 1
     assert "broken.json: the trace is truncated" in result.stderr
     result = run("rank0.json", "--json", "nowhere/advice.json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "cannot write nowhere/advice.json" in result.stderr
 
 

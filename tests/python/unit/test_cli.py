@@ -170,7 +170,7 @@ def test_ops_are_the_verified_ones() -> None:
 @pytest.mark.usefixtures("measured")
 def test_unwritable_file() -> None:
     result = run("graphs", "bert", "--json", "/nowhere/graphs.json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "cannot write /nowhere/graphs.json" in result.stderr
 
 

@@ -116,8 +116,8 @@ def test_picture(ending: str, folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert picture.stat().st_size > 1000
     wrong = run("compare", plan, plain, "--plot", str(folder / "timeline.doc"))
-    assert wrong.exit_code == 1
-    assert "doc" in wrong.stderr
+    assert wrong.exit_code == 2
+    assert "timeline.doc must end in .png, .svg, .pdf" in wrong.stderr
     assert isinstance(wrong.exception, SystemExit)
 
 

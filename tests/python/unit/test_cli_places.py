@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from disco_fuse.cli.main import main
-from disco_fuse.cli.output import failure
+from disco_fuse.cli.output import failure, require_folder
 from disco_fuse.cli.run_rank import RunOptions, _values
 
 NOWHERE = "/proc/nothing-can-be-made-here"
@@ -30,7 +30,7 @@ def plan(tmp_path: Path) -> str:
     "arguments",
     [
         ["tune", "gpt2_small", "-O", NOWHERE],
-        ["tune", "gpt2_small", "--events", NOWHERE],
+        ["tune", "gpt2_small", "--events", f"{NOWHERE}/events.jsonl"],
         ["tune", "gpt2_small", "--report", NOWHERE],
         ["tune", "gpt2_small", "--json", NOWHERE],
         ["extract", "gpt2_small", "-o", NOWHERE],
@@ -75,6 +75,11 @@ def test_a_folder_without_a_plan(tmp_path: Path) -> None:
     assert "holds no plan.json" in done.stderr
     (tmp_path / "strategy.json").write_text("{}")
     assert "'disco-fuse build' makes plans" in run("run", str(tmp_path), "-n", "2").stderr
+
+
+def test_no_folder_is_left_where_one_was_only_tried(tmp_path: Path) -> None:
+    require_folder(tmp_path / "a" / "b", "-O")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_where_a_file_was_only_tried(tmp_path: Path) -> None:

@@ -202,8 +202,8 @@ def test_failures(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "not a problem file" in result.stderr
     result = run("extract", "bert_small", "-o", str(tmp_path / "nowhere" / "x.json"))
-    assert result.exit_code == 1
-    assert "FileNotFoundError" in result.stderr
+    assert result.exit_code == 2
+    assert f"-o: cannot write {tmp_path / 'nowhere' / 'x.json'}: No such file" in result.stderr
     assert "Traceback" not in result.output
 
 
