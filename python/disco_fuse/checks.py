@@ -34,6 +34,8 @@ def from_table(kind: type[_T], table: Any, where: str) -> _T:
     ValueError
         Naming ``where`` and the field that is missing or unknown.
     """
+    if table is None:
+        raise ValueError(f"{where} is missing; it must be a table")
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {table!r}")
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]

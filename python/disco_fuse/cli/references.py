@@ -10,10 +10,8 @@ import click
 from disco_fuse import zoo
 from disco_fuse.config import ClusterSpec, SearchConfig
 
-MODEL_HELP = (
-    "a model of the zoo, or a function that returns a Workload, as 'package.module:function' or "
-    "'file.py:function'"
-)
+_FUNCTIONS = "'package.module:function' or 'file.py:function'"
+MODEL_HELP = f"a model of the zoo, or a function that returns a Workload, as {_FUNCTIONS}"
 
 BENCH_MODELS = ("bert_mini", "resnet18_cifar", "byte_gpt", "rnnlm_small", "vgg_dense")
 _BENCH_FILE = "disco_fuse.zoo.bench_models"
@@ -41,12 +39,24 @@ def reference_of(name: str) -> str:
     try:
         return zoo.reference(name)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(f"{error}; or a function, as {_FUNCTIONS}") from error
 
 
 def measured_reference_of(name: str) -> str:
-    """As :func:`reference_of`, for commands that measure steps: their own models come first."""
-    return f"{_BENCH_FILE}:{name}" if name in BENCH_MODELS else reference_of(name)
+    """As :func:`reference_of`, for commands that measure steps: their own models come first.
+
+    Raises
+    ------
+    click.UsageError
+        Neither they nor the zoo have such a model.
+    """
+    if name in BENCH_MODELS:
+        return f"{_BENCH_FILE}:{name}"
+    try:
+        return reference_of(name)
+    except click.UsageError as error:
+        own = ", ".join(BENCH_MODELS)
+        raise click.UsageError(f"{error.message}; or for measuring {own}") from error
 
 
 def load_cluster(name: str) -> ClusterSpec:
