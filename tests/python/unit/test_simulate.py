@@ -149,7 +149,7 @@ def test_cluster_from_toml(tmp_path: Path) -> None:
         ("contention = 1.5", "speed = 1.5", "top level: unknown field 'speed'; allowed are"),
         ("launch_us = 2.0", "launch_us = 'x'", "DeviceSpec.launch_us"),
         ("launch_us = 2.0", "", r"\[device\]: .*launch_us"),
-        ("[device]", "[gpu]", "[device] is missing; it must be a table"),
+        ("[device]", "[gpu]", r"\[device\] is missing; it must be a table"),
         ("threshold_bytes = 1024", "threshold_bytes = -1", "AllReduceModel.threshold_bytes"),
         ("threshold_bytes = 1024", "threshold_bytes = 'x'", "AllReduceModel.threshold_bytes"),
         ("[device]", "[device", "not TOML"),
