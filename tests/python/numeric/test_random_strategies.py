@@ -34,7 +34,12 @@ from disco_fuse.strategy import Strategy
 from disco_fuse.target import host_target
 from disco_fuse.testing import random_strategy
 
-NUM_STEPS = 2
+NUM_STEPS = {
+    torch.float64: 2,
+    # One: after an update, rounding flips the sign of an input of a ReLU of ResNet50 in some
+    # strategies, and with it 1% of a gradient, while all others and the loss agree.
+    torch.float32: 1,
+}
 NUM_STRATEGIES = 10
 TOLERANCE = {
     # Sums are added in another order, an error of 1e-16 at a time; norms divide and magnify it.
@@ -68,7 +73,8 @@ def imported(name: str, dtype: torch.dtype) -> Imported:
         return found.to(dtype) if found.is_floating_point() else found
 
     batches = [
-        tuple(map(tensor, batch)) for batch in itertools.islice(load.batches(0, 1), NUM_STEPS)
+        tuple(map(tensor, batch))
+        for batch in itertools.islice(load.batches(0, 1), NUM_STEPS[dtype])
     ]
     model = load.model.to(dtype)
     step = training_step(model, batches[0], loss=load.loss, optimizer=load.optimizer)
