@@ -198,6 +198,11 @@ class ScalarGraph:
             for one, other in ((left, right), (right, left)):
                 if one.kind == "const":
                     return one if bool(one.payload) == (cls is prim.Or) else other
+        if cls is prim.LT and _is_zero(left) and right.kind is prim.Cast:
+            (truth,) = right.args
+            if truth.dtype == "bool":
+                # A truth value that went through an integer. In some vector loops TVM fails on it.
+                return truth
         if cls is prim.Div and right.kind == "const" and right.payload == 0:
             # TVM fails on a constant divisor of 0. The product is the same: infinite, or NaN for 0.
             infinite = self.make("const", dtype, (), math.copysign(math.inf, right.payload))
@@ -247,6 +252,10 @@ class ScalarGraph:
         if not (yes.guarded or no.guarded):
             return self.make(prim.Select, dtype, (condition, yes, no))
         return self.make(tvm.ir.Call, dtype, (condition, yes, no), op)
+
+
+def _is_zero(node: Node) -> bool:
+    return node.kind == "const" and node.payload == 0
 
 
 def as_affine(node: Node) -> Affine | None:
