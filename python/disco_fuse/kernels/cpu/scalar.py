@@ -255,7 +255,7 @@ class ScalarGraph:
 
 
 def _is_zero(node: Node) -> bool:
-    return node.kind == "const" and node.payload == 0
+    return node.kind == "const" and bool(node.payload == 0)
 
 
 def as_affine(node: Node) -> Affine | None:
