@@ -146,6 +146,8 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
         raise click.UsageError("--as-rank is for ranks that mpirun started, and it started none")
     num_ranks = num_ranks or 1
     if not as_rank:
+        _check_plan(options)
+    if launcher is None:  # ranks that try the same places at once would be in each other's way
         _check_places(options)
     if launcher is None and num_ranks > 1:
         hosts = None if hostfile is None else read_hostfile(hostfile)
@@ -153,8 +155,8 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
     sys.exit(run_rank(RunOptions(**options), num_ranks))
 
 
-def _check_places(options: dict[str, Any]) -> None:
-    """Usage errors for what no training could end well with; a rank that was started skips them."""
+def _check_plan(options: dict[str, Any]) -> None:
+    """Usage errors for a folder that holds no plan, and for checkpoints that go nowhere."""
     if not (options["plan"] / "plan.json").is_file():
         hint = ""
         if (options["plan"] / "strategy.json").is_file():
@@ -162,11 +164,18 @@ def _check_places(options: dict[str, Any]) -> None:
         raise click.UsageError(f"{options['plan']} holds no plan.json{hint}")
     if options["every"] and options["checkpoints"] is None:
         raise click.UsageError("--every needs --checkpoints")
+
+
+def _check_places(options: dict[str, Any]) -> None:
+    """Usage errors for what cannot be written, before the training."""
     for name, option in (("output", "-O"), ("checkpoints", "--checkpoints")):
         if options[name] is not None:
             require_folder(options[name], option)
-    if options["trace"] is not None:
-        require_file(options["trace"], "--trace")
+    trace = options["trace"]
+    if trace is not None:
+        require_folder(trace.parent, "--trace")
+        if trace.parent.exists():
+            require_file(trace, "--trace")
 
 
 def _check_numbers(options: dict[str, Any]) -> None:
