@@ -17,7 +17,14 @@ from tqdm import tqdm
 
 from disco_fuse import __version__
 from disco_fuse.cli.cost_models import cost_model_options
-from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
+from disco_fuse.cli.links import (
+    NO_LINK,
+    check_link,
+    link_option,
+    ranks_option,
+    run_folder,
+    started,
+)
 from disco_fuse.cli.output import json_option, show
 from disco_fuse.cli.references import BENCH_MODELS as MODELS
 from disco_fuse.cli.references import measured_reference_of
@@ -114,7 +121,7 @@ def bench(
                 num_ranks=num_ranks,
                 link=link or NO_LINK,
                 num_steps=num_steps,
-                folder=cache / _safe(f"{name}-n{num_ranks}-{link or NO_LINK}"),
+                folder=run_folder(cache, name, num_ranks, link),
                 run_ranks=run_ranks,
                 cost_model=CostModelChoice(name=cost_model, folder=cost_models),
             )
@@ -151,10 +158,6 @@ def _run(what: LinkBench) -> dict[str, Any]:
         tqdm.write(f"{what.model}: {text}", file=sys.stderr)
 
     return what.run(say)
-
-
-def _safe(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "_-" else "_" for c in text)
 
 
 def table(runs: list[dict[str, Any]]) -> list[list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -17,7 +16,7 @@ from tqdm import tqdm
 
 from disco_fuse import zoo
 from disco_fuse.cli.model_builds import Job, Run, build_model, code_digest
-from disco_fuse.cli.output import json_option, show
+from disco_fuse.cli.output import json_option, show, why_unwritable
 from disco_fuse.kernel_cache import user_cache_folder
 from disco_fuse.kernels.cuda.compile import find_nvcc
 from disco_fuse.target import GPU_ARCHS
@@ -74,7 +73,9 @@ def build_all(
     """
     names = _models(models, small)
     archs = _archs(targets)
-    _check_writable(cache)
+    reason = why_unwritable(cache)  # every process would fail at its first result
+    if reason is not None:
+        raise click.UsageError(f"cannot write to --cache {cache}: {reason}")
     if find_nvcc() is None:
         click.echo("nvcc is not installed: kernels are made as source, not compiled", err=True)
     work = {name: jobs_of(name, archs, num_random) for name in names}
@@ -110,16 +111,6 @@ def _archs(given: str) -> list[str]:
         if arch not in GPU_ARCHS:
             raise click.UsageError(f"no GPU architecture {arch!r}; allowed: {', '.join(GPU_ARCHS)}")
     return archs
-
-
-def _check_writable(folder: Path) -> None:
-    """A usage error where nothing can be kept: every process would fail at its first result."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise click.UsageError(f"cannot write to --cache {folder}: {error.strerror}") from error
 
 
 def _build(work: dict[str, list[Job]], cache: Path, jobs: int) -> list[Run]:

@@ -10,7 +10,14 @@ import click
 from tqdm import tqdm
 
 from disco_fuse.cli.cost_models import cost_model_options
-from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
+from disco_fuse.cli.links import (
+    NO_LINK,
+    check_link,
+    link_option,
+    ranks_option,
+    run_folder,
+    started,
+)
 from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import measured_reference_of
 from disco_fuse.compare.fidelity import Fidelity
@@ -80,7 +87,6 @@ def fidelity(
         raise click.UsageError(f"-n {num_ranks} must be at least 1")
     reference = measured_reference_of(model)
     check_link(link)
-    name = "".join(c if c.isalnum() or c in "_-" else "_" for c in model)
     # disable=None: no bar unless standard error is a terminal.
     with tqdm(desc=model, file=sys.stderr, unit="stage", disable=None, leave=False) as bar:
 
@@ -97,7 +103,7 @@ def fidelity(
                     link=link or NO_LINK,
                     num_strategies=num_strategies,
                     num_steps=num_steps,
-                    folder=cache / f"{name}-n{num_ranks}-{link or NO_LINK}",
+                    folder=run_folder(cache, model, num_ranks, link),
                     run_ranks=run_ranks,
                     cost_model=CostModelChoice(name=cost_model, folder=cost_models),
                     seed=seed,

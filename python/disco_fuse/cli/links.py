@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +23,12 @@ link_option = click.option(
     help="Links of that rate between the ranks, as 1gbit or 200mbit (Linux, as root).  [default: "
     "none, the ranks share memory]",
 )
+
+
+def run_folder(cache: Path, model: str, num_ranks: int, link: str | None) -> Path:
+    """Where a command keeps what it made for these; the model's name may hold ``/`` and ``:``."""
+    name = f"{model}-n{num_ranks}-{link or NO_LINK}"
+    return cache / "".join(c if c.isalnum() or c in "_-" else "_" for c in name)
 
 
 def check_link(link: str | None) -> None:

@@ -37,6 +37,13 @@ def require_folder(path: Path, option: str) -> None:
     ------
     click.UsageError
     """
+    reason = why_unwritable(path)
+    if reason is not None:
+        raise click.UsageError(f"{option}: cannot write to {path}: {reason}")
+
+
+def why_unwritable(path: Path) -> str | None:
+    """Why a folder cannot be made or written to; it is only there afterwards if it was before."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -45,7 +52,8 @@ def require_folder(path: Path, option: str) -> None:
         for folder in missing:  # it is made again when there is something to put into it
             folder.rmdir()
     except OSError as error:
-        raise click.UsageError(f"{option}: cannot write to {path}: {error.strerror}") from error
+        return error.strerror
+    return None
 
 
 def require_picture(path: Path | None) -> None:
