@@ -14,6 +14,7 @@ from disco_fuse.cli.references import (
     load_cluster,
     reference_of,
     search_config,
+    search_options,
     threads_option,
 )
 from disco_fuse.config import SearchConfig
@@ -80,10 +81,7 @@ Examples:
     metavar="N",
     help="Ranks the plan is for; the search simulates so many.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after that.")
-@click.option("--max-steps", type=int, metavar="N", help="End the search after N candidates.")
-@click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
+@search_options
 @threads_option
 @json_option
 def build(

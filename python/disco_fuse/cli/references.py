@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from disco_fuse import zoo
 from disco_fuse.config import ClusterSpec, SearchConfig
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _FUNCTIONS = "'package.module:function' or 'file.py:function'"
 MODEL_HELP = f"a model of the zoo, or a function that returns a Workload, as {_FUNCTIONS}"
 
@@ -67,6 +70,30 @@ def load_cluster(name: str) -> ClusterSpec:
         raise click.UsageError(f"{name}: cannot be read: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+instead_of_model_option = click.option(
+    "--problem",
+    "problem_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A file of 'disco-fuse extract' instead of MODEL.",
+)
+
+
+def search_options(command: _Command) -> _Command:
+    """Adds what decides where one search goes and when it ends."""
+    seed = click.option("--seed", type=int, default=0, show_default=True)
+    time_limit = click.option(
+        "--time-limit", type=float, metavar="SECONDS", help="End the search after that."
+    )
+    max_steps = click.option(
+        "--max-steps", type=int, metavar="N", help="End the search after N candidates."
+    )
+    patience = click.option(
+        "--patience", type=int, metavar="N", help="Candidates without improvement."
+    )
+    return seed(time_limit(max_steps(patience(command))))
 
 
 threads_option = click.option(

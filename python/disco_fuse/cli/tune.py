@@ -21,9 +21,11 @@ from disco_fuse.cli.output import (
 from disco_fuse.cli.profile import database_option
 from disco_fuse.cli.references import (
     cluster_option,
+    instead_of_model_option,
     load_cluster,
     reference_of,
     search_config,
+    search_options,
     threads_option,
 )
 from disco_fuse.cli.tune_measured import (
@@ -53,13 +55,7 @@ Examples:
 """
 )
 @click.argument("model", required=False)
-@click.option(
-    "--problem",
-    "problem_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A file of 'disco-fuse extract' instead of MODEL.",
-)
+@instead_of_model_option
 @cluster_option
 @click.option(
     "--preset",
@@ -68,10 +64,7 @@ Examples:
     metavar="NAME",
     help="Search configuration: paper, reference-code or full.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--time-limit", type=float, metavar="SECONDS", help="End the search after that.")
-@click.option("--max-steps", type=int, metavar="N", help="End the search after N candidates.")
-@click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
+@search_options
 @click.option(
     "--memory-limit",
     type=int,

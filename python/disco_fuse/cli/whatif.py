@@ -14,6 +14,7 @@ from tqdm import tqdm
 from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.cli.references import (
     cluster_option,
+    instead_of_model_option,
     load_cluster,
     reference_of,
     search_config,
@@ -68,13 +69,7 @@ Examples:
 """
 )
 @click.argument("model", required=False)
-@click.option(
-    "--problem",
-    "problem_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A file of 'disco-fuse extract' instead of MODEL.",
-)
+@instead_of_model_option
 @cluster_option
 @click.option(
     "--world-size", "world_sizes", type=Numbers(int), default=(), metavar="N,...", help="Ranks."
