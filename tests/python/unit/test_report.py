@@ -165,6 +165,6 @@ def test_option_of_tune(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert json.loads(Page(text).scripts[0][1])["title"] == "fork on cluster-a"
     failed = CliRunner().invoke(main, [*command, "--report", str(tmp_path / "no" / "x.html")])
-    assert failed.exit_code == 1
-    assert "FileNotFoundError" in failed.stderr
+    assert failed.exit_code == 2
+    assert f"{tmp_path / 'no'}" in failed.stderr
     assert isinstance(failed.exception, SystemExit)

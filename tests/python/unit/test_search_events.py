@@ -147,6 +147,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         main, [*command, "--events", str(tmp_path / "file" / "events.jsonl")]
     )
-    assert result.exit_code == 1
-    assert "file" in result.stderr
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'file'}" in result.stderr
     assert isinstance(result.exception, SystemExit)
