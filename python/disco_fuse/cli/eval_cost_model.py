@@ -19,8 +19,8 @@ from disco_fuse.dataset.learning import (
     load_examples,
     model_folds,
 )
+from disco_fuse.dataset.packed import SHIPPED_SAMPLES, read_samples
 from disco_fuse.dataset.report import noise_floor
-from disco_fuse.dataset.store import SampleFile
 
 Results = dict[str, dict[str, Evaluation]]
 
@@ -33,7 +33,9 @@ Examples:
   $ disco-fuse eval-cost-model samples.db --models roofline,xgboost --folds 10
 """,
 )
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "file", type=click.Path(dir_okay=False, path_type=Path), default=SHIPPED_SAMPLES, required=False
+)
 @click.option(
     "--models", default=",".join(MODELS), show_default=True, metavar="NAMES", help="Which ones."
 )
@@ -59,6 +61,8 @@ def eval_cost_model(
 ) -> None:
     """Train on a part of the groups of FILE and predict the rest, until each was predicted once.
 
+    FILE may be compressed by xz; without it, these are the groups that come with the package.
+
     'families' keeps groups that are equal up to sizes together; 'leave_one_model_out' predicts the
     groups of one model by those of the others. 'noise' is what a second measurement of the same
     kernels differs by.
@@ -66,7 +70,7 @@ def eval_cost_model(
     require_picture(plot)
     names = models.split(",")
     try:
-        with SampleFile(file) as samples:
+        with read_samples(file) as samples:
             examples, header = load_examples(samples), samples.header
         splits = {"families": family_folds(examples, num_folds)}
         if len({item.measured.model for item in examples}) > 1:

@@ -10,7 +10,7 @@ import click
 from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cost_model.registry import model_path
 from disco_fuse.dataset.learning import LEARNED, load_examples, train
-from disco_fuse.dataset.store import SampleFile
+from disco_fuse.dataset.packed import SHIPPED_SAMPLES, read_samples
 
 
 @click.command(
@@ -21,7 +21,9 @@ Examples:
   $ disco-fuse train-cost-model samples.db -O models --models xgboost --seed 1
 """,
 )
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "file", type=click.Path(dir_okay=False, path_type=Path), default=SHIPPED_SAMPLES, required=False
+)
 @click.option(
     "-O",
     "--output",
@@ -40,12 +42,13 @@ def train_cost_model(
 ) -> None:
     """Train cost models on all groups of FILE, which 'disco-fuse sample' made.
 
-    How well they do on groups they have not seen is the business of 'disco-fuse eval-cost-model'.
+    FILE may be compressed by xz; without it, these are the groups that come with the package. How
+    well they do on groups they have not seen is the business of 'disco-fuse eval-cost-model'.
     """
     rows: list[tuple[str, ...]] = [("model", "groups", "file", "KB", "seconds")]
     data = {}
     try:
-        with SampleFile(file) as samples:
+        with read_samples(file) as samples:
             examples, header = load_examples(samples), samples.header
         output.mkdir(parents=True, exist_ok=True)
         for name in models.split(","):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import LIMIT_S, Finished, run_to_end
 from disco_fuse import launch
+from disco_fuse.plan import load_plan, save_plan
 
 pytestmark = pytest.mark.usefixtures("run_ranks")  # which skips where ranks cannot be started
 
@@ -42,13 +44,22 @@ def test_rank_killed_before_it_joins(trained_plan: Path) -> None:
     assert done.says_rank_died(1)
 
 
-def test_plan_damaged_on_one_rank_is_refused_on_all(trained_plan: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["damaged", "another TVM"])
+def test_plan_refused_on_one_rank_is_refused_on_all(
+    case: str, trained_plan: Path, tmp_path: Path
+) -> None:
     """Rank 0, whose plan is whole, does not wait for a step that rank 1 cannot run."""
     for rank in range(2):
         shutil.copytree(trained_plan / "plan", tmp_path / f"plan-{rank}")
     shutil.copy(trained_plan / "plan" / "values.npz", tmp_path)
-    (tmp_path / "plan-1" / "step.so").write_bytes(b"another step")
+    if case == "damaged":
+        (tmp_path / "plan-1" / "step.so").write_bytes(b"another step")
+        reason = f"{tmp_path}/plan-1/step.so is not the file"
+    else:
+        plan = load_plan(tmp_path / "plan-1")
+        save_plan(tmp_path / "plan-1", replace(plan, needs={**plan.needs, "tvm": "0.1"}))
+        reason = "the step cannot run here: it was compiled by TVM 0.1"
     program = [str(Path(__file__).parent / "load_plan.py"), str(tmp_path)]
     done = launch.run(program, 2, timeout_s=LIMIT_S, capture=True, oversubscribe=True)
     assert done.returncode != 0
-    assert f"is refused on rank 1: {tmp_path}/plan-1/step.so is not the file" in done.stderr
+    assert f"is refused on rank 1: {reason}" in done.stderr

@@ -48,6 +48,16 @@ def test_resume_is_equal_bit_for_bit_on_every_rank(results: Results) -> None:
     assert cases[0]["statistics"] != cases[1]["statistics"]
 
 
+def test_the_checkpoint_before_one_cut_short_is_used_and_said(results: Results) -> None:
+    for result in results:
+        case = result["cut_short"]
+        assert case["losses"] == case["expected"][2:]
+        restored = case["start"]["restored"]
+        assert restored["step"] == 2
+        (damaged,) = restored["damaged"]
+        assert f"{case['newest']} is cut short" in damaged
+
+
 def test_all_ranks_skip_what_one_must(results: Results) -> None:
     for result in results:
         case = result["skips"]

@@ -77,6 +77,20 @@ def resumed(job: Job) -> dict[str, Any]:
     }
 
 
+def cut_short(job: Job) -> dict[str, Any]:
+    """The newest checkpoint lost its second half, as where a host lost its power."""
+    expected = job.trainer().train(7).losses
+    checkpoints = job.checkpoints("cut", every=2)
+    job.trainer(checkpoints=checkpoints).train(5)
+    newest = max((job.folder / "cut").glob("step-*.checkpoint"))
+    if job.rank == 0:
+        os.truncate(newest, newest.stat().st_size // 2)
+    job.communicator.barrier()
+    events: list[dict[str, Any]] = []
+    losses = job.trainer(checkpoints=checkpoints, on_event=events.append).train(7).losses
+    return {"expected": expected, "losses": losses, "newest": newest.name, "start": events[0]}
+
+
 def spoiled(job: Job, at: int) -> Iterator[Batch]:
     """The last rank's batch of one step holds a NaN."""
     for number, (x, y) in enumerate(job.numbers(), start=1):
@@ -205,6 +219,7 @@ CASES: dict[str, Callable[[Job], dict[str, Any]]] = {
     "exchanged": exchanged,
     "clocks": clocks,
     "resumed": resumed,
+    "cut_short": cut_short,
     "skips": skips,
     "stops": stops,
     "data_ends": data_ends,
