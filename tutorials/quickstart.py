@@ -114,7 +114,7 @@ def main() -> int:
             say(f"generated kernels are faster for {len(chosen)} distinct matmuls and convolutions")
     extraction = extract(mod)
     graph = extraction.graph
-    op_times_us = profile_in_step(mod, extraction, target, options.ranks)
+    profile = profile_in_step(mod, extraction, target, options.ranks)
     say(f"profiled {graph.num_ops} ops")
     transport = profile_allreduce(options.ranks)
     cluster = ClusterSpec(
@@ -122,7 +122,7 @@ def main() -> int:
         world_size=options.ranks,
         device=device,
         allreduce=transport.allreduce,
-        contention=transport.contention,
+        contention=profile.contention,
     )
     say(
         f"device: {device.bandwidth_gbps:.0f} GB/s, launch {device.launch_us:.2f} us; "
@@ -131,7 +131,7 @@ def main() -> int:
     )
 
     # 4. Joint search for op and tensor fusion, started from the unfused graph and the baselines.
-    cost_model = RooflineCostModel(device, op_times_us)
+    cost_model = RooflineCostModel(device, profile.op_times_us)
     strategies = {name: baseline(name, mod, extraction) for name in (*BASELINES, "op_fusion")}
     result = search(
         graph,

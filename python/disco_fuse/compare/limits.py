@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from disco_fuse.runtime import Communicator, EventKind, Session, measure_allreduce
-from disco_fuse.runtime.session import allreduce_start, allreduce_wait
+from disco_fuse.runtime import Communicator, measure_allreduce, time_beside
 
 _NUM_REPEATS = 9
 # The message beside compute must outlast it; it is lengthened by half of itself until it does.
@@ -61,7 +60,10 @@ def measure_limits(
     compute_us = _median_of_slowest(communicator, alone)
     size = max(num_bytes, int(num_bytes * _LONGER * compute_us / communication_us))
     while True:
-        rows = [_beside(communicator, compute, batch, size) for _ in range(_NUM_REPEATS)]
+        rows = [
+            time_beside(communicator, lambda: compute.step(batch), size)
+            for _ in range(_NUM_REPEATS)
+        ]
         outlasted = min(communicator.allgather(min(message - step for step, message in rows)))
         if outlasted > 0:
             break
@@ -85,20 +87,3 @@ def _compute(communicator: Communicator, compute: Runner, batch: Any) -> float:
     begin = time.perf_counter()
     compute.step(batch)
     return (time.perf_counter() - begin) * 1e6
-
-
-def _beside(
-    communicator: Communicator, compute: Runner, batch: Any, num_bytes: int
-) -> tuple[float, float]:
-    """(time of the step, time at which the message beside it has arrived)."""
-    array = np.zeros(num_bytes // 4, np.float32)
-    session = Session(communicator, max_events=4)
-    communicator.barrier()
-    begin = time.perf_counter()
-    with session.step():
-        allreduce_start(0, array)
-        compute.step(batch)
-        step_us = (time.perf_counter() - begin) * 1e6
-        allreduce_wait(0, array)
-    (message,) = session.events().of(EventKind.ALLREDUCE)
-    return step_us, float(message[3]) / 1e3

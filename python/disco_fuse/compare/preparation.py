@@ -27,10 +27,10 @@ from disco_fuse.profile import ProfileDatabase, choose_generated, measure_device
 from disco_fuse.profile.allreduce import RunRanks, profile_allreduce
 from disco_fuse.profile.in_step import profile_in_step
 from disco_fuse.profile.kernels import environment_key
-from disco_fuse.search import search
 from disco_fuse.simulate import Timeline, simulate
 from disco_fuse.strategy import Strategy
 from disco_fuse.target import host_target
+from disco_fuse.tuning.contention import search_contentions
 from disco_fuse.tuning.importing import ImportedStep, import_step
 
 Say = Callable[[str], None]
@@ -127,9 +127,9 @@ def prepare(
     extraction = extract(mod)
     device = measure_device(target)
     say("profile kernels")
-    times_us = profile_in_step(mod, extraction, target, num_ranks, run_ranks)
+    profile = profile_in_step(mod, extraction, target, num_ranks, run_ranks)
     model = choose_cost_model(
-        choice.name, device, times_us, choice.folder, environment=environment_key(target)
+        choice.name, device, profile.op_times_us, choice.folder, environment=environment_key(target)
     )
     say(f"cost model {model.reason}")
     say("profile AllReduce")
@@ -139,14 +139,14 @@ def prepare(
         world_size=num_ranks,
         device=device,
         allreduce=transport.allreduce,
-        contention=transport.contention,
+        contention=profile.contention,
     )
     return Preparation(
         step=step,
         mod=mod,
         extraction=extraction,
         target=target,
-        op_times_us=times_us,
+        op_times_us=profile.op_times_us,
         cost_model=model.model,
         reason=model.reason,
         cluster=cluster,
@@ -154,15 +154,18 @@ def prepare(
 
 
 def baselines_and_best(prepared: Preparation, say: Say) -> dict[str, Strategy]:
-    """Every baseline in the better of both orders, and what the search finds as "disco_fuse"."""
+    """Every baseline in the better of both orders, and what the search finds as "disco_fuse".
+
+    The search is :func:`disco_fuse.tuning.contention.search_contentions`.
+    """
     say("search")
     graph, model, cluster = prepared.extraction.graph, prepared.cost_model, prepared.cluster
     emission = fuse_ops(prepared.mod, prepared.extraction)
     baselines = evaluate_baselines(graph, emission, model, cluster)
     strategies = {name: result.strategy for name, result in baselines.items()}
     config = SearchConfig.preset("full", seed=0)
-    found = search(graph, model, cluster, config, initial=list(strategies.values()))
-    return {**strategies, "disco_fuse": found.best}
+    best = search_contentions(graph, model, cluster, config, list(strategies.values()))
+    return {**strategies, "disco_fuse": best}
 
 
 def build_plans(

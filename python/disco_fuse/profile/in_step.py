@@ -6,8 +6,15 @@
 
 In a step an op finds its inputs where other ops left them, mostly out of the private caches, and
 shares the memory with the other ranks of its host; on CPUs that is 5 to 15% of the step. Nothing
-is sent here: what messages cost is measured by ``profile_allreduce``. Run as a module, this is the
-rank program.
+is sent meanwhile: what messages take is measured by ``profile_allreduce``. By how much they slow
+down the kernels of this very step is measured here, in a second series:
+
+    alone    op0 op1 op2 ...
+    beside   op0    op1    op2    ...     while the transport sends all the time
+
+Their ratio is the contention. It differs between models (at 1 Gbit/s 1.36 for a byte GPT, 1.39 for
+an LSTM, 1.56 for BERT, where the arithmetic and copies of ``profile_allreduce`` lose 1.55): kernels
+that need the memory lose otherwise than those of a core. Run as a module, this is the rank program.
 """
 
 from __future__ import annotations
@@ -15,6 +22,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +45,43 @@ from disco_fuse.kernels.library import (
 )
 from disco_fuse.launch import run
 from disco_fuse.profile.allreduce import RunRanks
-from disco_fuse.runtime import Communicator, EventKind, Session, abort_on_error, loopback, mpi
+from disco_fuse.runtime import (
+    Communicator,
+    EventKind,
+    Session,
+    abort_on_error,
+    loopback,
+    mpi,
+    time_beside,
+)
 from disco_fuse.strategy import Strategy
 
 _NUM_WARMUP = 3
 _NUM_STEPS = 15
 _TIMEOUT_S = 600.0
+_NUM_BESIDE = 7
+# What is sent beside a step is lengthened by half of itself until it outlasts the step.
+_LONGER = 1.5
+_FIRST_BYTES = 2**20
 # Of the random weights: the size of a trained model's, so that no step overflows.
 _SCALE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepProfile:
+    """What a step pays for its ops.
+
+    Attributes
+    ----------
+    op_times_us : float64[num_ops]
+        Microseconds, lower quartiles over steps, means over ranks; zero for AllReduce ops.
+    contention : float
+        Factor >= 1 by which the step without its messages is slower while an AllReduce is under
+        way: of lower quartiles over steps, mean over ranks; 1 for one rank.
+    """
+
+    op_times_us: NDArray[np.float64]
+    contention: float
 
 
 def profile_in_step(
@@ -51,8 +90,8 @@ def profile_in_step(
     target: tvm.target.Target,
     num_ranks: int,
     run_ranks: RunRanks = run,
-) -> NDArray[np.float64]:
-    """Time of every op of the graph in an unfused step of ``num_ranks`` ranks.
+) -> StepProfile:
+    """Time of every op of the graph in an unfused step of ``num_ranks`` ranks, and contention.
 
     Parameters
     ----------
@@ -60,11 +99,6 @@ def profile_in_step(
         The lowered module that ``extraction`` was read from.
     run_ranks : callable
         Starts the ranks: :func:`disco_fuse.launch.run` or something with its signature.
-
-    Returns
-    -------
-    ndarray of float64, shape [num_ops]
-        Microseconds, lower quartiles over steps, means over ranks; zero for AllReduce ops.
 
     Raises
     ------
@@ -91,13 +125,21 @@ def profile_in_step(
             raise RuntimeError(f"profiling a step ended with status {finished.returncode}")
         measured = json.loads((folder / "times.json").read_text(encoding="utf-8"))
     times_us = np.zeros(graph.num_ops)
-    assert len(measured) == len(ops), "the step runs other kernels than the strategy has"
-    times_us[ops] = measured
-    return times_us
+    kernels_us = measured["kernels_us"]
+    assert len(kernels_us) == len(ops), "the step runs other kernels than the strategy has"
+    times_us[ops] = kernels_us
+    return StepProfile(op_times_us=times_us, contention=measured["contention"])
 
 
-def time_kernels(folder: Path, communicator: Communicator) -> list[float]:
-    """What one rank does: microseconds of each kernel of the step, in order, mean over ranks."""
+def measure_step(folder: Path, communicator: Communicator) -> dict[str, Any]:
+    """What one rank does.
+
+    Returns
+    -------
+    dict
+        ``kernels_us``: microseconds of each kernel of the step, in order, means over ranks;
+        ``contention``. The same on every rank.
+    """
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
     if spec["needs_library"]:
         load_library()
@@ -115,8 +157,38 @@ def time_kernels(folder: Path, communicator: Communicator) -> list[float]:
         rows.append((kernels[:, 3] - kernels[:, 2]) / 1e3)
     # Whatever else runs on the machine only ever adds to a time.
     quartiles = np.percentile(rows[_NUM_WARMUP:], 25, axis=0)
-    means: list[float] = np.mean(communicator.allgather(quartiles), axis=0).tolist()
-    return means
+    means = np.mean(communicator.allgather(quartiles), axis=0)
+
+    def step() -> None:
+        with session.step():
+            machine["main"](*arguments)
+
+    return {"kernels_us": means.tolist(), "contention": _contention(communicator, step)}
+
+
+def _contention(communicator: Communicator, step: Callable[[], None]) -> float:
+    """Of a step that sends nothing."""
+    if communicator.world_size == 1:
+        return 1.0
+    size = _FIRST_BYTES
+    while True:
+        rows = []
+        for _ in range(_NUM_BESIDE):
+            communicator.barrier()
+            begin = time.perf_counter()
+            step()
+            alone_us = (time.perf_counter() - begin) * 1e6
+            beside_us, arrived_us = time_beside(communicator, step, size)
+            rows.append((alone_us, beside_us))
+            share = min(communicator.allgather(arrived_us / beside_us))
+            if share <= 1:
+                break
+        if share > 1:
+            break
+        size = int(size * max(_LONGER, _LONGER / share))
+    quartiles = np.percentile(communicator.allgather(rows), 25, axis=1)
+    alone_us, beside_us = np.mean(quartiles, axis=0)
+    return max(float(beside_us / alone_us), 1.0)
 
 
 def _value(shape: list[int], dtype: str, rng: np.random.Generator) -> Any:
@@ -135,9 +207,9 @@ def main() -> None:
     num_ranks = json.loads((folder / "spec.json").read_text(encoding="utf-8"))["num_ranks"]
     communicator = loopback() if num_ranks == 1 else mpi()
     with abort_on_error(communicator):
-        times_us = time_kernels(folder, communicator)
+        measured = measure_step(folder, communicator)
         if communicator.rank == 0:
-            (folder / "times.json").write_text(json.dumps(times_us), encoding="utf-8")
+            (folder / "times.json").write_text(json.dumps(measured), encoding="utf-8")
     communicator.close()
 
 

@@ -6,7 +6,12 @@ from disco_fuse.runtime.clock import ClockOffset
 from disco_fuse.runtime.communicator import Communicator, loopback, mpi
 from disco_fuse.runtime.events import EventKind, StepEvents
 from disco_fuse.runtime.guards import abort_on_error, check_same, on_all_ranks
-from disco_fuse.runtime.measure import MessageCost, measure_allreduce, measure_beside_compute
+from disco_fuse.runtime.measure import (
+    MessageCost,
+    measure_allreduce,
+    measure_beside_compute,
+    time_beside,
+)
 from disco_fuse.runtime.nccl import nccl
 from disco_fuse.runtime.session import Session
 
@@ -25,4 +30,5 @@ __all__ = [
     "mpi",
     "nccl",
     "on_all_ranks",
+    "time_beside",
 ]

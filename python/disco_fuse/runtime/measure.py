@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _TIME_OF_MESSAGES_US = 5_000.0
 # Compute lasts this much longer than its messages take alone: they take longer beside compute.
 _COMPUTE_FACTOR = 3.0
 _LEAST_COMPUTE_US = 5_000.0
+# What is sent beside other work goes in messages of at most this size.
+_BESIDE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +133,40 @@ def measure_beside_compute(
             )
         )
     return results
+
+
+def time_beside(
+    communicator: Communicator, work: Callable[[], Any], num_bytes: int
+) -> tuple[float, float]:
+    """Time work while the transport is busy; all ranks enter together.
+
+    Parameters
+    ----------
+    work : callable
+        Sends nothing itself.
+    num_bytes : int
+        Sent beside it in float32, in messages of at most 16 MiB; at least 4.
+
+    Returns
+    -------
+    tuple of float
+        When the work was done and when the last message had arrived, microseconds from the start.
+    """
+    num_messages = -(-num_bytes // _BESIDE_BYTES)
+    # One after the other the messages may share their memory: the ranks hold the same zeros.
+    array = np.zeros(num_bytes // num_messages // 4, np.float32)
+    session = Session(communicator, max_events=4 * num_messages)
+    communicator.barrier()
+    begin = time.perf_counter()
+    with session.step():
+        for bucket in range(num_messages):
+            allreduce_start(bucket, array)
+        work()
+        work_us = (time.perf_counter() - begin) * 1e6
+        for bucket in range(num_messages):
+            allreduce_wait(bucket, array)
+    arrived_ns = session.events().of(EventKind.ALLREDUCE)[:, 3].max()
+    return work_us, float(arrived_ns) / 1e3
 
 
 def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
