@@ -19,6 +19,7 @@ from disco_fuse.cluster import Link, Links
 from disco_fuse.config import UNCAPPED, AllReduceModel, ClusterSpec, DeviceSpec
 from disco_fuse.cost_model import CostModel, RooflineCostModel
 from disco_fuse.device import Efficiency
+from disco_fuse.errors import MissingInputError
 from disco_fuse.strategy import Strategy
 from disco_fuse.tuning.problem import Problem
 
@@ -102,12 +103,12 @@ def problem_beside(path: Path, problem_file: Path | None) -> Problem:
 
     Raises
     ------
-    ValueError
+    MissingInputError
         There is none, saying how to make one.
     """
     beside = path.parent / PROBLEM_FILE
     if problem_file is None and not beside.is_file():
-        raise ValueError(
+        raise MissingInputError(
             f"{path} says nothing of the graph it is for, and there is no {beside}: make it with "
             f"'disco-fuse extract MODEL -o {beside}', or give one with --problem"
         )

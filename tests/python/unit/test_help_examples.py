@@ -220,7 +220,7 @@ def test_wrong_calls_of_build(line: str, message: str, monkeypatch: pytest.Monke
 
 def test_a_strategy_that_is_not_there(tmp_path: Path) -> None:
     result = run(f"build gpt2_small -O {tmp_path / 'x'} --strategy {tmp_path / 'none'}")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "none is not there" in result.stderr
 
 
