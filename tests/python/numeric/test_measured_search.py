@@ -134,7 +134,7 @@ def test_tune_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyP
     measured = json.loads(done.stdout)["measured"]
     assert measured["new_groups"] > 0
     assert measured["measured_us"] > 0
-    # A plan that is built from it has its graph, whatever calls it replaced, and its predicted step.
+    # A plan that is built from it has its graph and its predicted step.
     plan = tmp_path / "plan"
     strategy = ["--strategy", str(tmp_path / "tuned"), "--json", "-"]
     done = CliRunner().invoke(main, ["build", model, "-O", str(plan), *strategy])
