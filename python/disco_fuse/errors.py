@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class UnsupportedOperatorError(ValueError):
     """An operator of the model has no verified translation, or is used in an unverified way."""
+
+
+class MissingInputError(ValueError):
+    """A file that the caller named, or that must lie beside it, is not there."""

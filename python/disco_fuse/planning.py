@@ -7,12 +7,14 @@ workload --import--> graph --search, or a strategy of earlier--> step.so, plan.j
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tvm
+from tvm.target import Target
 
 from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.extract import extract
+from disco_fuse.kernels.generate import GenerateKernels
 from disco_fuse.plan import Plan, write_plan
 from disco_fuse.search import SearchEvent
 from disco_fuse.simulate import simulate
@@ -35,7 +37,7 @@ class Goal:
 
     model: str
     reference: str
-    target: tvm.target.Target
+    target: Target
     num_ranks: int
 
 
@@ -79,6 +81,7 @@ def known_choice(goal: Goal, strategy_file: Path) -> tuple[ImportedStep, Choice]
         library_convolutions=problem.library_convolutions,
         target=goal.target,
     )
+    step = _generated(step, choice.generated, goal.target)
     digest = step.extraction.graph.digest
     if digest != problem.graph.digest:
         raise ValueError(
@@ -86,6 +89,14 @@ def known_choice(goal: Goal, strategy_file: Path) -> tuple[ImportedStep, Choice]
             f"{goal.model} has the graph {digest[:8]} when it is lowered for this target"
         )
     return step, choice
+
+
+def _generated(step: ImportedStep, signatures: tuple[str, ...], target: Target) -> ImportedStep:
+    """The step with generated kernels in place of these library calls."""
+    if not signatures or target.kind.name != "llvm":
+        return step
+    mod = GenerateKernels(signatures, target)(step.mod)
+    return replace(step, mod=mod, extraction=extract(mod))
 
 
 def write_choice(folder: Path, goal: Goal, step: ImportedStep, choice: Choice, seed: int) -> Plan:

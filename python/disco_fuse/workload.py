@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,21 +63,35 @@ def load_workload(reference: str) -> Workload:
     Raises
     ------
     ValueError
-        ``reference`` has another form, or names nothing, or its function returns no Workload.
+        ``reference`` has another form, or names nothing, or its module or function raises, or the
+        function returns no Workload.
     """
-    workload = load_function(reference)()
+    workload = call_function(reference)
     if not isinstance(workload, Workload):
         raise ValueError(f"{reference} returned {type(workload).__name__}, not a Workload")
     return workload
 
 
-def load_function(reference: str) -> Callable[..., Any]:
-    """The function that ``reference`` names; its module is imported.
+def call_function(reference: str, *arguments: Any) -> Any:
+    """What the function that ``reference`` names returns for ``arguments``.
 
     Raises
     ------
     ValueError
-        ``reference`` has another form, or names nothing.
+        See :func:`load_function`; or the function raises, with where and what.
+    """
+    function = load_function(reference)
+    with _told(reference):
+        return function(*arguments)
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """The function that ``reference`` names; its module is imported, once in a process.
+
+    Raises
+    ------
+    ValueError
+        ``reference`` has another form, or names nothing, or its module raises, with where and what.
     """
     place, separator, name = reference.rpartition(":")
     if not separator or not place or not name:
@@ -91,20 +107,48 @@ def load_function(reference: str) -> Callable[..., Any]:
     return loaded
 
 
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever the code of a user raises, also to end the program, as a ValueError in one line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        inner = [frame for frame in frames if not frame.filename.startswith("<")]
+        where = f"{inner[-1].filename}, line {inner[-1].lineno}"
+        # A syntax error says itself where it is; its frames are those of the import.
+        at = "" if isinstance(error, SyntaxError) else f" at {where}"
+        raise ValueError(f"{what} raised {type(error).__name__}{at}: {error}") from error
+
+
 def _load_module(name: str) -> Any:
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"no module {name!r}: {error}") from error
+        with _told(f"the import of {name}"):
+            return importlib.import_module(name)
+    except ValueError as error:
+        missing = error.__cause__
+        # A module that is there may need one that is not, which is then what has to be said.
+        if isinstance(missing, ModuleNotFoundError) and f"{name}.".startswith(f"{missing.name}."):
+            raise ValueError(f"no module {name!r}: {missing}") from missing
+        raise
 
 
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"no file {path}")
-    spec = importlib.util.spec_from_file_location(f"disco_fuse_workload_{path.stem}", path)
+    name = f"disco_fuse_workload_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path.resolve()):
+        return known
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses of the file look themselves up here
-    spec.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses of the file look themselves up here
+    try:
+        with _told(f"the import of {path}"):
+            spec.loader.exec_module(module)
+    except ValueError:
+        del sys.modules[name]
+        raise
     return module

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disco_fuse.simulate import STREAMS
+
 # Category as exported, in lower case -> what it is here. The second names are those of torch 1.8
 # to 1.11 (pytorch/kineto, libkineto/src/output_json.cpp and its history).
 _ROLES = {
@@ -106,9 +108,33 @@ def read_trace(path: str | Path) -> Trace:
     if not isinstance(rows, list) or not any(isinstance(row, dict) and "ph" in row for row in rows):
         raise ValueError(f"{path}: not a trace: it has no list of traceEvents; {_HOW}")
     try:
+        _refuse_own_timeline(rows)
         return _trace(str(path), data if isinstance(data, dict) else {}, rows)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not a trace of the PyTorch profiler: {error}") from error
+
+
+def _refuse_own_timeline(rows: list[Any]) -> None:
+    """ValueError that says what DisCoFuse's own timelines are, and what reads them.
+
+    Their lanes are named after the streams and their events have no category, which all of the
+    profiler's have.
+    """
+    known = [row for row in rows if isinstance(row, dict)]
+    lanes = {
+        (row.get("args") or {}).get("name") for row in known if row.get("name") == "thread_name"
+    }
+    if not lanes.issuperset(STREAMS) or any("cat" in row for row in known):
+        return
+    if any(row.get("name") == "process_name" for row in known):
+        raise ValueError(
+            "it is the measured timeline of 'disco-fuse run --trace'; Perfetto opens it, and "
+            "'disco-fuse run --json' says where its time went"
+        )
+    raise ValueError(
+        "it is the simulated timeline of 'disco-fuse tune -O'; Perfetto opens it, and 'disco-fuse "
+        "explain' reads the folder in which it lies"
+    )
 
 
 def _text(path: Path) -> str:

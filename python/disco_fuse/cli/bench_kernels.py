@@ -20,6 +20,7 @@ from disco_fuse.bench.kernels.peak import step_peak_bytes
 from disco_fuse.bench.kernels.plans import DISCO_FUSE
 from disco_fuse.bench.kernels.steps import SIDES, TORCH_EAGER, measure_steps
 from disco_fuse.cli.output import json_option, markdown_table, show
+from disco_fuse.cli.references import function_reference
 from disco_fuse.errors import UnsupportedOperatorError
 
 MODELS = ("bert", "resnet18", "gpt2", "rnnlm")
@@ -112,7 +113,7 @@ def _report_problems(rows: Sequence[dict[str, Any]], failed: dict[str, str]) -> 
 def _reference(name: str) -> str:
     """The function that returns the workload called ``name``."""
     if ":" in name:
-        return name
+        return function_reference(name)
     if name not in MODELS:
         raise click.UsageError(
             f"no model {name!r}; allowed: {', '.join(MODELS)}, 'package.module:function', "

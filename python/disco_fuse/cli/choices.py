@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from disco_fuse.cli.references import load_cluster
+from disco_fuse.errors import MissingInputError
 from disco_fuse.explain.exposure import BucketExposure
 from disco_fuse.explain.names import op_name, unit_name
 from disco_fuse.explain.source import open_choice
@@ -35,6 +36,8 @@ def open_summary(path: Path, problem_file: Path | None, cluster_name: str | None
 
     Raises
     ------
+    click.UsageError
+        There is nothing, or not all that must lie beside it.
     click.ClickException
         It is no choice, or the graph beside it is another one.
     """
@@ -50,9 +53,11 @@ def open_summary(path: Path, problem_file: Path | None, cluster_name: str | None
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of the library as those of a command: one line, exit status 1."""
+    """Errors of the library as those of a command: one line, exit status 1, or 2 for no file."""
     try:
         yield
+    except MissingInputError as error:
+        raise click.UsageError(str(error)) from error
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -20,6 +20,7 @@ from disco_fuse.cli.output import json_option, markdown_table, require_picture, 
 from disco_fuse.explain.difference import difference, difference_json
 from disco_fuse.explain.names import unit_name
 from disco_fuse.explain.summary import Summary, summarise
+from disco_fuse.tuning.choice import Choice
 
 _BASELINE = "baseline:"
 
@@ -74,11 +75,7 @@ def compare(
     one, other = _open(first, second, problem_file, cluster_name)
     with told():
         if cluster_name is None and one.choice.problem.graph == other.choice.problem.graph:
-            other = summarise(
-                replace(
-                    other.choice, cluster=one.choice.cluster, op_times_us=one.choice.op_times_us
-                )
-            )
+            other = summarise(_at_prices_of(one.choice, other.choice))
         found = difference(one, other)
     if picture is not None:
         _plot(one, other, (first, second), picture)
@@ -108,6 +105,15 @@ def compare(
     )
     if len(rows) > 1:
         click.echo(markdown_table(rows))
+
+
+def _at_prices_of(one: Choice, other: Choice) -> Choice:
+    """``other`` on the cluster of ``one``; what was measured of its own kernels counts if of both.
+
+    Times that were measured on one machine say nothing of a cluster that is only simulated.
+    """
+    kernels_us = one.kernels_us + (() if one.op_times_us is None else other.kernels_us)
+    return replace(other, cluster=one.cluster, op_times_us=one.op_times_us, kernels_us=kernels_us)
 
 
 def _open(

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from disco_fuse.errors import MissingInputError
+
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -71,8 +73,13 @@ def require_picture(path: Path | None) -> None:
 
 
 def failure(what: object, error: Exception) -> click.ClickException:
-    """What to raise when the work on ``what`` failed: files by their own name, others after it."""
+    """What to raise when the work on ``what`` failed: files by their own name, others after it.
+
+    An input that is not there is a wrong call.
+    """
     text = str(error)
+    if isinstance(error, MissingInputError):
+        return click.UsageError(text)
     if isinstance(error, OSError) and error.filename is not None:
         return click.ClickException(f"{error.filename}: {error.strerror}")
     if isinstance(error, ValueError):

@@ -11,6 +11,7 @@ import click
 
 from disco_fuse import zoo
 from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.workload import load_function
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FUNCTIONS = "'package.module:function' or 'file.py:function'"
@@ -35,14 +36,29 @@ def reference_of(name: str) -> str:
     Raises
     ------
     click.UsageError
-        The zoo has no such model.
+        The zoo has no such model, or there is no such function: its module is imported.
     """
     if ":" in name:
-        return name
+        return function_reference(name)
     try:
         return zoo.reference(name)
     except ValueError as error:
         raise click.UsageError(f"{error}; or a function, as {_FUNCTIONS}") from error
+
+
+def function_reference(name: str) -> str:
+    """``name``, which must be that of a function; its module is imported, before any work is done.
+
+    Raises
+    ------
+    click.UsageError
+        It is of another form, or its module is not there or raises, or has no such function.
+    """
+    try:
+        load_function(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return name
 
 
 def measured_reference_of(name: str) -> str:

@@ -24,11 +24,12 @@ from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, nccl
 from disco_fuse.trainer import Checkpoints, Constant, EventLog, Trainer, TrainingResult
 from disco_fuse.trainer.events import Event, OnEvent
 from disco_fuse.trainer.loop import Batch
-from disco_fuse.workload import load_function
+from disco_fuse.workload import call_function, load_function
 
 TERMINATED = 128 + 15  # what shells say of a process that SIGTERM ended
 STEP_TIMES = "step ms (p10 - p90)"
 _FAILURES = ("nan", "checkpoint")
+_WRONG_CALL = click.UsageError.exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,12 @@ def run_rank(options: RunOptions, num_ranks: int) -> int:
     """
     communicator = _join(options, num_ranks)
     with abort_on_error(communicator):
+        if options.data is not None:
+            name = options.data
+            try:
+                on_all_ranks(communicator, lambda: load_function(name), "--data")
+            except ValueError as error:
+                return _refused(communicator, error, _WRONG_CALL)
         try:
             plan = on_all_ranks(
                 communicator, lambda: _usable(options.plan), f"the plan in {options.plan}"
@@ -85,13 +92,13 @@ def run_rank(options: RunOptions, num_ranks: int) -> int:
     return 1 if result.stop_reason in _FAILURES else 0
 
 
-def _refused(communicator: Communicator, error: ValueError) -> int:
+def _refused(communicator: Communicator, error: ValueError, status: int = 1) -> int:
     """Every rank has the same error; one of them says it, before mpirun may end it."""
     if communicator.rank == 0:
         click.ClickException(str(error)).show()
     communicator.barrier("the end of a refused run")
     communicator.close()
-    return 1
+    return status
 
 
 def _join(options: RunOptions, num_ranks: int) -> Communicator:
@@ -174,7 +181,7 @@ def _values(options: RunOptions, plan: Plan) -> dict[str, NDArray[Any]]:
 def _data(options: RunOptions, plan: Plan, communicator: Communicator) -> Iterator[Batch]:
     if options.data is None:
         return synthetic_batches(plan, communicator.rank, options.seed)
-    batches = load_function(options.data)(communicator.rank, communicator.world_size)
+    batches = call_function(options.data, communicator.rank, communicator.world_size)
     if not hasattr(batches, "__next__"):
         raise ValueError(f"{options.data} returned {type(batches).__name__}, not an iterator")
     data: Iterator[Batch] = batches

@@ -22,7 +22,10 @@ Examples:
 """,
 )
 @click.argument(
-    "file", type=click.Path(dir_okay=False, path_type=Path), default=SHIPPED_SAMPLES, required=False
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=SHIPPED_SAMPLES,
+    required=False,
 )
 @click.option(
     "-O",

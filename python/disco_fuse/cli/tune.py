@@ -29,6 +29,7 @@ from disco_fuse.cli.references import (
     threads_option,
 )
 from disco_fuse.cli.tune_measured import (
+    TunedHere,
     check_measurable,
     measure_top_option,
     measured_rows,
@@ -154,7 +155,7 @@ def tune(
                 )
             else:
                 assert model is not None
-                reason, result, measured = tune_here(
+                measured = tune_here(
                     model,
                     reference_of(model),
                     cluster,
@@ -165,9 +166,10 @@ def tune(
                     watch,
                     warm_start=start,
                 )
+                reason, result = measured.reason, measured.measured.result
             watch.end(result)
         if output is not None:
-            write_strategy(output, result, preset)
+            write_strategy(output, result, preset, measured)
         if report_file is not None:
             page = render(report_data(result, watch.events, preset))
             report_file.write_text(page, encoding="utf-8")
@@ -178,12 +180,14 @@ def tune(
         click.echo("interrupted: this is the best so far", err=True)
     if json_file != "-":
         click.echo(_heading(result, reason))
-    data = result.to_json() | ({} if measured is None else {"measured": measured.to_json()})
+    data = result.to_json()
+    if measured is not None:
+        data["measured"] = measured.measured.to_json()
     show(_baseline_rows(result), data, json_file)
     if json_file != "-":
         click.echo("\n" + markdown_table(_result_rows(result)))
     if measured is not None and json_file != "-":
-        click.echo("\n" + markdown_table(measured_rows(measured)))
+        click.echo("\n" + markdown_table(measured_rows(measured.measured)))
 
 
 def _simulated(
@@ -212,11 +216,14 @@ def _simulated(
     return priced.reason, result
 
 
-def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
+def write_strategy(
+    folder: Path, result: TuningResult, preset: str, measured: TunedHere | None = None
+) -> None:
     """Write the strategy, how it was reached, its graph, and its timeline.
 
     ``replay(graph, edits, start, limits=config.limits)`` of ``strategy.json`` has its ``hash``,
     unless a baseline in TVM's own order was faster than what was found; there are no edits then.
+    With ``measured`` the prices of the search are written too.
     """
     graph, found = result.problem.graph, result.search
     starts = ["unfused", *result.baselines]
@@ -238,6 +245,8 @@ def write_strategy(folder: Path, result: TuningResult, preset: str) -> None:
         "start_strategy": start_strategy and json.loads(start_strategy.to_json()),
         "edits": edits,
     }
+    if measured is not None:
+        choice = measured.priced(choice)
     choice.save(folder, more)
     trace = result.timeline.to_chrome_trace(graph, result.strategy)
     (folder / "timeline.trace.json").write_text(trace, encoding="utf-8")

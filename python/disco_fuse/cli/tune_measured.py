@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,61 @@ from tqdm import tqdm
 from disco_fuse.cli.profile import database_path
 from disco_fuse.cli.tune_watch import SearchWatch
 from disco_fuse.config import ClusterSpec, SearchConfig
-from disco_fuse.cost_model import choose_cost_model
+from disco_fuse.cost_model import Group, choose_cost_model
 from disco_fuse.dataset.measured_search import MeasuredTuning, tune_measured
 from disco_fuse.fuse_ops import fuse_ops
 from disco_fuse.kernels.library import library_available, load_library
+from disco_fuse.profile import choose_generated
 from disco_fuse.profile.database import ProfileDatabase
 from disco_fuse.profile.kernels import environment_key
 from disco_fuse.profile.machine import profile_device, profile_model
 from disco_fuse.target import host_target
+from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import import_step
 from disco_fuse.tuning.problem import Problem
-from disco_fuse.tuning.tune import TuningResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedHere:
+    """What came of a search on measured costs, and what they are.
+
+    Attributes
+    ----------
+    reason : str
+        Why the cost model of what was not measured is the one it is.
+    measured : MeasuredTuning
+    op_times_us : tuple of float
+        Measured, of every op alone.
+    generated : tuple of str
+        Signatures of library calls in whose place the graph has generated kernels.
+    """
+
+    reason: str
+    measured: MeasuredTuning
+    op_times_us: tuple[float, ...]
+    generated: tuple[str, ...]
+
+    def priced(self, choice: Choice) -> Choice:
+        """``choice``, a strategy for this graph, with the prices of the search.
+
+        Every kernel of several ops gets the price by which it was chosen. Groups that the strategy
+        has not cost what the roofline says of measured ops.
+        """
+        graph = choice.problem.graph
+        groups = [
+            Group(ops=unit.ops, outputs=unit.outputs)
+            for unit in choice.strategy.units(graph)
+            if unit.kind == "kernel" and len(unit.ops) > 1
+        ]
+        model = self.measured.result.cost_model
+        times_us = model.predict(graph, groups).tolist() if groups else []
+        return replace(
+            choice,
+            op_times_us=self.op_times_us,
+            kernels_us=tuple(zip(groups, times_us, strict=True)),
+            generated=self.generated,
+        )
+
 
 measure_top_option = click.option(
     "--measure-top",
@@ -64,8 +108,8 @@ def tune_here(
     watch: SearchWatch,
     *,
     warm_start: bool,
-) -> tuple[str, TuningResult, MeasuredTuning]:
-    """Import, profile, then search and measure in turn; first, why the cost model is this one.
+) -> TunedHere:
+    """Import, profile, then search and measure in turn.
 
     Parameters
     ----------
@@ -116,7 +160,14 @@ def tune_here(
             on_event=watch,
             progress=progress,
         )
-    return priced.reason, measured.result, measured
+        # The profile has measured all of them: this only reads what it has found.
+        generated = choose_generated(step.mod, target, opened)
+    return TunedHere(
+        reason=priced.reason,
+        measured=measured,
+        op_times_us=tuple(profiled.op_times_us.tolist()),
+        generated=tuple(sorted(generated)),
+    )
 
 
 def measured_rows(measured: MeasuredTuning) -> list[tuple[str, str]]:

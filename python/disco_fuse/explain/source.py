@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from disco_fuse.config import ClusterSpec
+from disco_fuse.errors import MissingInputError
 from disco_fuse.plan import PLAN_FILE
 from disco_fuse.tuning.choice import STRATEGY_FILE, Choice, load_choice, read_json
 
@@ -43,7 +44,7 @@ def find_file(path: Path) -> Path:
 
     Raises
     ------
-    ValueError
+    MissingInputError
         There is none.
     """
     if path.is_file():
@@ -52,7 +53,7 @@ def find_file(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     what = "holds neither strategy.json nor plan.json" if path.is_dir() else "is not there"
-    raise ValueError(f"{path} {what}")
+    raise MissingInputError(f"{path} {what}")
 
 
 def open_choice(
@@ -62,14 +63,15 @@ def open_choice(
 
     Raises
     ------
-    ValueError
-        ``path`` names a plan without the strategy.json that 'disco-fuse build' writes beside it.
+    MissingInputError
+        There is nothing at ``path``, or a plan without the strategy.json that 'disco-fuse build'
+        writes beside it.
     """
     file = find_file(path)
     if is_plan(read_json(file)):
         beside = file.parent / STRATEGY_FILE
         if not beside.is_file():
-            raise ValueError(
+            raise MissingInputError(
                 f"{file} says neither which ops it fuses nor on which cluster it was simulated, "
                 f"and there is no {beside}: 'disco-fuse build' writes both"
             )

@@ -17,8 +17,11 @@ import numpy as np
 from disco_fuse.checks import from_table
 from disco_fuse.cluster import Link, Links
 from disco_fuse.config import UNCAPPED, AllReduceModel, ClusterSpec, DeviceSpec
-from disco_fuse.cost_model import CostModel, RooflineCostModel
+from disco_fuse.cost_model import CostModel, Group, RooflineCostModel
+from disco_fuse.cost_model.base import check_groups
+from disco_fuse.cost_model.measured import MeasuredCostModel
 from disco_fuse.device import Efficiency
+from disco_fuse.errors import MissingInputError
 from disco_fuse.strategy import Strategy
 from disco_fuse.tuning.problem import Problem
 
@@ -40,6 +43,12 @@ class Choice:
     op_times_us : tuple of float, optional
         Measured times of the ops, by which the roofline prices kernels; see
         :class:`~disco_fuse.cost_model.RooflineCostModel`.
+    kernels_us : tuple of (Group, float)
+        Kernels that cost what was measured of them (or predicted by another model), launch
+        included, in place of what the roofline says.
+    generated : tuple of str
+        Signatures of the library calls in whose place the graph has generated kernels; see
+        :func:`~disco_fuse.kernels.generate.GenerateKernels`.
     priced_by : CostModel, optional
         Prices kernels instead of the roofline; no file keeps it.
     """
@@ -49,6 +58,8 @@ class Choice:
     cluster: ClusterSpec
     simulated_us: float
     op_times_us: tuple[float, ...] | None = None
+    kernels_us: tuple[tuple[Group, float], ...] = ()
+    generated: tuple[str, ...] = ()
     priced_by: CostModel | None = None
 
     @property
@@ -57,8 +68,14 @@ class Choice:
         if self.priced_by is not None:
             return self.priced_by
         times = self.op_times_us
-        return RooflineCostModel(
+        roofline = RooflineCostModel(
             self.cluster.device, None if times is None else np.array(times, np.float64)
+        )
+        if not self.kernels_us:
+            return roofline
+        groups, kernels_us = zip(*self.kernels_us, strict=True)
+        return MeasuredCostModel(
+            roofline, self.problem.graph, groups, np.array(kernels_us, np.float64)
         )
 
     def save(self, folder: Path, more: Mapping[str, Any]) -> None:
@@ -71,6 +88,8 @@ class Choice:
             "cluster": self.cluster.name,
             "cluster_spec": asdict(self.cluster),
             "op_times_us": self.op_times_us,
+            "kernels_us": [[group.ops, group.outputs, time] for group, time in self.kernels_us],
+            "generated": self.generated,
             "simulated_us": self.simulated_us,
             "hash": self.strategy.hash,
             "strategy": json.loads(self.strategy.to_json()),
@@ -102,12 +121,12 @@ def problem_beside(path: Path, problem_file: Path | None) -> Problem:
 
     Raises
     ------
-    ValueError
+    MissingInputError
         There is none, saying how to make one.
     """
     beside = path.parent / PROBLEM_FILE
     if problem_file is None and not beside.is_file():
-        raise ValueError(
+        raise MissingInputError(
             f"{path} says nothing of the graph it is for, and there is no {beside}: make it with "
             f"'disco-fuse extract MODEL -o {beside}', or give one with --problem"
         )
@@ -144,6 +163,8 @@ def load_choice(
             cluster=cluster or cluster_of(data["cluster_spec"]),
             simulated_us=float(data["simulated_us"]),
             op_times_us=None if times is None else tuple(float(time) for time in times),
+            kernels_us=tuple(_kernel(row) for row in data.get("kernels_us", ())),
+            generated=tuple(str(name) for name in data.get("generated", ())),
         )
     except KeyError as error:
         raise ValueError(f"{path} is no file of 'disco-fuse tune -O': {error} is missing") from None
@@ -152,7 +173,26 @@ def load_choice(
     num_times = len(choice.op_times_us or ())
     if num_times not in (0, problem.graph.num_ops):
         raise ValueError(f"{path} has {num_times} times for {problem.graph.num_ops} ops")
+    try:
+        check_groups(problem.graph, [group for group, _ in choice.kernels_us])
+    except ValueError as error:
+        raise ValueError(f"{path}: kernels_us: {error}") from error
     return choice
+
+
+def _kernel(row: Any) -> tuple[Group, float]:
+    """A kernel and its time, as :meth:`Choice.save` has written them.
+
+    Raises
+    ------
+    ValueError
+        The time is none.
+    """
+    ops, outputs, time_us = row
+    if not 0 < float(time_us) < float("inf"):
+        raise ValueError(f"kernels_us has the time {time_us}; allowed: above 0, finite")
+    group = Group(ops=tuple(map(int, ops)), outputs=tuple(map(int, outputs)))
+    return group, float(time_us)
 
 
 def check_digest(path: Path, digest: Any, problem: Problem) -> None:

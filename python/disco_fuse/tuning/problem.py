@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disco_fuse.errors import MissingInputError
 from disco_fuse.fuse_ops import Emission
 from disco_fuse.graph import OpGraph
 
@@ -60,11 +61,13 @@ class Problem:
 
         Raises
         ------
+        MissingInputError
+            There is no such file.
         ValueError
-            Naming the file, if it is missing or holds no problem.
+            Naming the file, if it holds no problem.
         """
         if not Path(path).is_file():
-            raise ValueError(f"no file {path}")
+            raise MissingInputError(f"no file {path}")
         content = Path(path).read_bytes()
         try:
             if Path(path).suffix == ".gz":

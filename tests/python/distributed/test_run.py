@@ -131,6 +131,23 @@ def test_refused_plan_is_refused_on_every_rank(trained_plan: Path, tmp_path: Pat
     assert not (tmp_path / "events").exists()
 
 
+def test_data_that_cannot_be_imported_is_a_wrong_call(trained_plan: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("1 / 0\n")
+    words = [str(trained_plan / "plan"), "--data", f"{file}:batches"]
+    done = run(*words, "-n", "2", "--oversubscribe")
+    assert done.returncode == 2, done
+    (message,) = re.findall(r"^Error: .*$", done.stderr, re.MULTILINE)
+    for rank in range(2):
+        assert f"rank {rank}: the import of {file} raised ZeroDivisionError at" in message
+    assert "Traceback" not in done.stderr
+    file.write_text("def batches(rank, world_size):\n    raise OSError('no disk')\n")
+    failed = run(*words)
+    assert failed.returncode == 1
+    assert f"{file}:batches raised OSError at {file}, line 2: no disk" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 @pytest.mark.parametrize("how", ["SIGTERM to the program", "SIGUSR1 to mpirun"])
 def test_signal_ends_all_ranks_with_a_checkpoint(
     how: str, trained_plan: Path, tmp_path: Path

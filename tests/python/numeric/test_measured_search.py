@@ -128,11 +128,23 @@ def test_tune_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model = f"{Path(__file__).parents[1] / 'shared' / 'small_workload.py'}:workload"
     options = ["--cluster", "1gbit-cpu", "--measure-top", "1", "--max-steps", "100"]
     database = ["--database", str(tmp_path / "profile.sqlite"), "--json", "-"]
-    done = CliRunner().invoke(main, ["tune", model, *options, *database])
+    output = ["-O", str(tmp_path / "tuned")]
+    done = CliRunner().invoke(main, ["tune", model, *options, *database, *output])
     assert done.exit_code == 0, done.output
     measured = json.loads(done.stdout)["measured"]
     assert measured["new_groups"] > 0
     assert measured["measured_us"] > 0
+    # A plan that is built from it has its graph and its predicted step.
+    plan = tmp_path / "plan"
+    strategy = ["--strategy", str(tmp_path / "tuned"), "--json", "-"]
+    done = CliRunner().invoke(main, ["build", model, "-O", str(plan), *strategy])
+    assert done.exit_code == 0, done.output
+    predicted = json.loads(done.stdout)["predicted"]
+    assert predicted["makespan_us"] == pytest.approx(measured["measured_us"], rel=1e-12)
+    for folder in ("tuned", "plan"):
+        done = CliRunner().invoke(main, ["show", str(tmp_path / folder)])
+        assert done.exit_code == 0, done.output
+        assert "its file says" not in done.stdout
 
 
 @pytest.mark.parametrize(

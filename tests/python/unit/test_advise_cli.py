@@ -1,10 +1,9 @@
-"""`disco-fuse advise`: examples, output, exit codes, and advice for a model alone."""
+"""`disco-fuse advise`: output, exit codes, and advice for a model alone."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +55,6 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> None:
 def problem(graph: OpGraph, name: str = "model") -> Problem:
     emission = Emission(groups=(), order=tuple(range(graph.num_ops)))
     return Problem(name=name, graph=graph, emission=emission)
-
-
-def examples() -> list[str]:
-    found = re.findall(r"^ *\$ disco-fuse advise (.*)$", run("--help").stdout, re.MULTILINE)
-    assert found
-    return found
-
-
-@pytest.mark.usefixtures("traces", "imported")
-@pytest.mark.parametrize("example", examples())
-def test_example(example: str) -> None:
-    result = run(*shlex.split(example))
-    assert result.exit_code == 0, result.output
-    for written in re.findall(r"--json (\S+)", example):
-        assert Path(written).exists()
 
 
 @pytest.mark.usefixtures("traces")

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from graphs import fork
 from kineto_traces import GpuJob
 
 from disco_fuse.advise import load_job
+from disco_fuse.compare.trace import measured_trace
+from disco_fuse.config import ClusterSpec
+from disco_fuse.cost_model import RooflineCostModel
+from disco_fuse.runtime import EventKind
+from disco_fuse.simulate import simulate
+from disco_fuse.strategy import Strategy
 
 JOB = GpuJob(
     buckets=[[0, 1], [2]],
@@ -66,6 +73,27 @@ def test_what_is_no_whole_trace(tmp_path: Path, content: bytes, message: str) ->
     with pytest.raises(ValueError, match=message) as caught:
         load_job([path])
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("simulated", "it is the simulated timeline of 'disco-fuse tune -O'.*'disco-fuse explain'"),
+        ("measured", "it is the measured timeline of 'disco-fuse run --trace'.*Perfetto opens it"),
+    ],
+)
+def test_own_timelines_are_told_apart(tmp_path: Path, name: str, message: str) -> None:
+    if name == "simulated":
+        cluster, graph = ClusterSpec.load("1gbit-cpu"), fork()
+        strategy = Strategy.unfused(graph)
+        timeline = simulate(graph, strategy, RooflineCostModel(cluster.device), cluster)
+        data = json.loads(timeline.to_chrome_trace(graph, strategy))
+    else:
+        rows = [[int(EventKind.KERNEL), 0, 0, 5], [int(EventKind.ALLREDUCE), 0, 5, 9]]
+        rank = {"rows": rows, "kernel_names": ["matmul"], "begin_ns": 7}
+        data = measured_trace([rank, rank])
+    with pytest.raises(ValueError, match=message):
+        load_job([write(tmp_path, data)])
 
 
 def test_no_file() -> None:

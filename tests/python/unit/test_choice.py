@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from graphs import CLUSTER, fork, late_gradient
 
+from disco_fuse.cli.compare import _at_prices_of
 from disco_fuse.cluster import ClusterSpec, preset_names
+from disco_fuse.cost_model import Group, RooflineCostModel
 from disco_fuse.explain.source import open_choice, plan_facts
 from disco_fuse.fuse_ops import Emission
 from disco_fuse.strategy import Edit, Strategy, replay
@@ -51,6 +54,30 @@ def test_what_is_written_can_be_read(name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "strategy.json").read_text())["seed"] == 3
 
 
+def test_measured_kernels_keep_their_price(tmp_path: Path) -> None:
+    times = (1.0, 2.0, 3.0, 0.0, 5.0)
+    own, other = Group(ops=(0, 2), outputs=(0, 2)), Group(ops=(1,), outputs=(1,))
+    written = replace(choice(times=times), kernels_us=((own, 77.5),), generated=("dot",))
+    written.save(tmp_path, {})
+    loaded = load_choice(tmp_path / "strategy.json")
+    assert loaded == written
+    graph = loaded.problem.graph
+    roofline = RooflineCostModel(CLUSTER.device, np.array(times))
+    assert loaded.cost_model.predict(graph, [own])[0] == 77.5
+    assert roofline.predict(graph, [own])[0] != 77.5
+    assert loaded.cost_model.predict(graph, [other]) == roofline.predict(graph, [other])
+
+
+def test_two_strategies_are_compared_at_the_prices_of_the_first() -> None:
+    group = Group(ops=(0, 2), outputs=(0, 2))
+    simulated = choice()
+    measured = replace(choice(times=(1.0, 2.0, 3.0, 0.0, 5.0)), kernels_us=((group, 77.5),))
+    assert _at_prices_of(simulated, measured) == simulated
+    assert _at_prices_of(measured, simulated) == measured
+    slower = replace(measured, kernels_us=((Group(ops=(0, 1), outputs=(1,)), 5.0),))
+    assert _at_prices_of(measured, slower).kernels_us == measured.kernels_us + slower.kernels_us
+
+
 def test_a_folder_a_file_and_a_problem_elsewhere(tmp_path: Path) -> None:
     choice().save(tmp_path / "here", {})
     assert open_choice(tmp_path / "here") == choice()
@@ -87,6 +114,10 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
         ({"simulated_us": None}, "float"),
         ({"op_times_us": [1.0]}, "1 times for 5 ops"),
         ({"op_times_us": ["x"]}, "could not convert"),
+        ({"kernels_us": [[[0, 9], [9], 1.0]]}, "kernels_us: "),
+        ({"kernels_us": [[[0, 2], [2], -1.0]]}, "kernels_us has the time -1.0; allowed: above 0"),
+        ({"kernels_us": [[0, 2]]}, "not enough values to unpack"),
+        ({"generated": 5}, "not iterable"),
         ({"strategy": {"group_of": [0, 0, 0, 0, 0]}}, "not the JSON of a Strategy"),
         ({"strategy": [1]}, "not the JSON of a Strategy"),
         ({"graph_digest": 7}, "is for another graph"),

@@ -95,14 +95,14 @@ def test_graph_of_a_small_model_in_its_own_process(tmp_path: Path) -> None:
 
 
 def test_json_to_standard_output_is_all_that_is_printed(measured: list[Any]) -> None:
-    result = run("graphs", "bert", "package.module:function", "--json", "-")
+    result = run("graphs", "bert", "disco_fuse.zoo.vit:vit", "--json", "-")
     assert [row["name"] for row in json.loads(result.stdout)["models"]] == [
         "bert",
-        "package.module:function",
+        "disco_fuse.zoo.vit:vit",
     ]
     assert measured == [
         ("bert", "disco_fuse.zoo.bert:bert"),
-        ("package.module:function", "package.module:function"),
+        ("disco_fuse.zoo.vit:vit", "disco_fuse.zoo.vit:vit"),
     ]
 
 
@@ -134,10 +134,11 @@ def test_a_failure_is_told_and_the_others_go_on(measured: list[Any]) -> None:
     assert len(measured) == 2
 
 
-def test_what_fails_in_the_process() -> None:
-    result = run("graphs", "no_such_module_:f")
+def test_what_fails_in_the_process(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def f():\n    return 1 / 0\n")
+    result = run("graphs", f"{tmp_path / 'broken.py'}:f")
     assert result.exit_code == 1
-    assert "ValueError: no module 'no_such_module_'" in result.stderr
+    assert f"broken.py:f raised ZeroDivisionError at {tmp_path / 'broken.py'}" in result.stderr
 
 
 def die(_name: str, _reference: str) -> GraphFacts:

@@ -98,8 +98,8 @@ def test_bad_files_and_names_end_with_a_message(
 ) -> None:
     more = ["-O", str(tmp_path)] if command == "train-cost-model" else []
     done = run(command, str(tmp_path / "nowhere.db"), *more)
-    assert done.exit_code == 1
-    assert "no file of samples" in done.stderr
+    assert done.exit_code == 2
+    assert "nowhere.db' does not exist" in done.stderr
     (tmp_path / "bad.db").write_bytes(b"nonsense" * 1000)
     done = run(command, str(tmp_path / "bad.db"), *more)
     assert done.exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -124,12 +125,13 @@ def test_picture(ending: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["show", "none"], 1, "none is not there"),
-        (["show", "."], 1, "holds neither strategy.json nor plan.json"),
-        (["explain", "none"], 1, "none is not there"),
-        (["compare", "none", "none"], 1, "none is not there"),
+        (["show", "none"], 2, "none is not there"),
+        (["show", "."], 2, "holds neither strategy.json nor plan.json"),
+        (["explain", "none"], 2, "none is not there"),
+        (["compare", "none", "none"], 2, "none is not there"),
         (["show", "plan", "--cluster", "mars"], 2, "no cluster 'mars'"),
-        (["show", "plan", "--problem", "nowhere.json"], 1, "no file nowhere.json"),
+        (["show", "plan", "--problem", "nowhere.json"], 2, "no file nowhere.json"),
+        (["show", "bare"], 2, "says nothing of the graph it is for, and there is no bare/problem"),
         (["show", "plan", "--top", "-1"], 2, "-1 is not in the range"),
         (["explain", "plan", "--why", "x", "z"], 1, "no op is called 'z'"),
         (["explain", "plan", "--why", "x", "x"], 1, "#0 x is named twice"),
@@ -148,6 +150,8 @@ def test_wrong_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
+    (folder / "bare").mkdir()
+    shutil.copy(folder / "plan" / "strategy.json", folder / "bare")
     result = run(*arguments)
     assert result.exit_code == status, result.output
     assert message in " ".join(result.stderr.split())

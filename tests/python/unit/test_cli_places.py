@@ -47,6 +47,89 @@ def test_places_are_tried_first(arguments: list[str], monkeypatch: pytest.Monkey
     assert f"cannot write {NOWHERE}" in done.stderr or f"cannot write to {NOWHERE}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["advise", "FILE:f", "--cluster", "cluster-a"],
+        ["bench", "FILE:f"],
+        ["bench-kernels", "--models", "FILE:f"],
+        ["bench-search", "FILE:f"],
+        ["build", "FILE:f", "-O", "out"],
+        ["extract", "FILE:f", "-o", "problem.json"],
+        ["fidelity", "FILE:f"],
+        ["graphs", "FILE:f"],
+        ["profile", "FILE:f"],
+        ["run", "PLAN", "--data", "FILE:f"],
+        ["sample", "samples.db", "--models", "FILE:f"],
+        ["tune", "FILE:f"],
+        ["whatif", "FILE:f", "--world-size", "2,4"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "1 / 0\n",
+            "the import of FILE raised ZeroDivisionError at FILE, line 1: division by zero",
+        ),
+        ("g = 1\n", "FILE has no function 'f'"),
+        (None, "no file FILE"),
+    ],
+)
+def test_functions_of_users_that_are_not_there(
+    arguments: list[str],
+    text: str | None,
+    message: str,
+    plan: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    words = [word.replace("FILE", str(file)).replace("PLAN", plan) for word in arguments]
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    assert message.replace("FILE", str(file)) in done.stderr
+    assert isinstance(done.exception, SystemExit)
+    assert sorted(path.name for path in tmp_path.iterdir() if path != file) == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["advise", "none.json"],
+        ["build", "gpt2_small", "-O", "out", "--strategy", "none"],
+        ["compare", "none", "baseline:ddp"],
+        ["dashboard", "none"],
+        ["eval-cost-model", "none"],
+        ["explain", "none"],
+        ["run", "none"],
+        ["run", "PLAN", "--values", "none"],
+        ["run", "PLAN", "--hostfile", "none"],
+        ["show", "none"],
+        ["train-cost-model", "none", "-O", "out"],
+        ["tune", "--problem", "none"],
+        ["whatif", "--problem", "none", "--world-size", "2,4"],
+        ["tune", "gpt2_small", "--cluster", "none.toml"],
+        ["whatif", "gpt2_small", "--device", "none.toml,cluster-a"],
+    ],
+    ids=" ".join,
+)
+def test_inputs_that_are_not_there(
+    arguments: list[str], plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("disco_fuse.planning.import_step", None)
+    done = run(*(word.replace("PLAN", plan) for word in arguments))
+    assert done.exit_code == 2, done.output
+    assert "none" in done.stderr
+    assert isinstance(done.exception, SystemExit)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
 @pytest.mark.parametrize("option", ["-O", "--checkpoints", "--trace", "--json"])
 def test_places_of_a_training(plan: str, option: str) -> None:
     done = run("run", plan, option, NOWHERE)

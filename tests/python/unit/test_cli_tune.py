@@ -195,7 +195,7 @@ def test_wrong_calls(arguments: list[str], message: str, imported: list[Any]) ->
 @pytest.mark.usefixtures("imported")
 def test_failures(tmp_path: Path) -> None:
     result = run("tune", "--problem", str(tmp_path / "none.json"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "no file" in result.stderr
     (tmp_path / "broken.json").write_text("{}")
     result = run("tune", "--problem", str(tmp_path / "broken.json"))

@@ -1,7 +1,8 @@
 """Every example of every --help, and every command line of the README.
 
-All of them are parsed as the program parses them. Those of the commands about strategies are run
-as well, the long ones in a small form; the other commands' examples run in their own tests.
+All of them are parsed as the program parses them. The examples are run as well, the long ones with
+smaller sizes, as the table of ``help_runs.py`` says; those that start ranks in
+``tests/python/distributed/test_help_ranks.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import json
 import os
 import re
 import shlex
+import signal
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -18,14 +21,25 @@ import pytest
 pytest.importorskip("torch", reason="the commands import torch models")
 
 from click.testing import CliRunner, Result
+from help_runs import RUNS, line_of, runs, shortened, written_by
+from kineto_traces import GpuJob
+from measured_groups import HEADER, measured_groups, op_samples
 
 from disco_fuse.baselines import emitted_baseline
 from disco_fuse.cli.main import main
+from disco_fuse.dashboard import serve
+from disco_fuse.dataset import SampleFile
 from disco_fuse.explain.source import open_choice
 from disco_fuse.tuning.choice import Choice
 
-README = Path(__file__).parents[3] / "README.md"
-SMALL_SEARCH = "--max-steps 20 --threads 1"
+ROOT = Path(__file__).parents[3]
+README = ROOT / "README.md"
+TRACED = GpuJob(
+    buckets=[[0, 1], [2]],
+    elements=[300_000, 1000, 50_000],
+    backward_us=[500, 100, 300],
+    num_steps=5,
+)
 
 
 def run(line: str) -> Result:
@@ -67,13 +81,22 @@ def test_example_is_a_right_call(line: str, monkeypatch: pytest.MonkeyPatch) -> 
     main.commands[name].make_context(name, arguments)
 
 
+def test_every_example_is_run() -> None:
+    found = [
+        line
+        for command in main.commands.values()
+        for line in re.findall(r"^ *\$ (.*)$", command.epilog or "", re.MULTILINE)
+    ]
+    texts = [shlex.join(shlex.split(line, comments=True)) for line in found]
+    assert {text.removeprefix("disco-fuse ") for text in texts} == set(RUNS)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the examples name: ``plan``, built, and ``plan2``, another strategy of that graph."""
+    """What the examples read: ``plan``, as the first one of build makes it, and all the rest."""
     place = tmp_path_factory.mktemp("examples")
     (first, *_) = examples("build")
-    assert first == "build gpt2_small -O plan"
-    result = run(f"{first} {SMALL_SEARCH}".replace("-O plan", f"-O {place / 'plan'}"))
+    result = run(line_of(first).replace("-O plan", f"-O {place / 'plan'}"))
     assert result.exit_code == 0, result.output
     assert f"disco-fuse run {place / 'plan'} -n 2" in result.stdout
     found = open_choice(place / "plan")
@@ -84,19 +107,51 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cluster=found.cluster,
         simulated_us=0.0,
     ).save(place / "plan2", {})
+    (place / "plan" / "events.jsonl").touch()
+    (place / "logs").mkdir()
+    (place / "token").write_text("a-token-of-the-tests\n")
+    (place / "tutorials").symlink_to(ROOT / "tutorials")
+    for rank, name in enumerate(("rank0.json", "rank1.json.gz")):
+        (place / name).write_text(json.dumps(TRACED.trace(rank)))
+    groups = measured_groups(40)
+    with SampleFile(place / "samples.db", HEADER) as file:
+        file.add(groups)
+        file.add_ops(op_samples(groups))
     return place
 
 
-@pytest.mark.parametrize(
-    "line", [line for name in ("show", "explain", "compare") for line in examples(name)]
-)
-def test_example_about_a_strategy(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    result = run(line)
+@pytest.fixture
+def here(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own current folder, in which links stand for what the examples read."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def _serve_once(*arguments: Any, on_ready: Any, **options: Any) -> None:
+    """The server, until Ctrl-C when it is there."""
+
+    def ready(port: int) -> None:
+        on_ready(port)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    await serve(*arguments, on_ready=ready, **options)
+
+
+# The first example of build has made what the others read; the other two have tests below.
+@pytest.mark.parametrize("example", [p for p in runs(ranks=False) if "build " not in p.values[0]])
+def test_example_runs(example: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disco_fuse.cli.dashboard.serve", _serve_once)
+    line = line_of(example)
+    for path in written_by(line):
+        (here / path).unlink(missing_ok=True)  # the link, so that nothing is written behind it
+    with shortened(example):
+        result = run(line)
     assert result.exit_code == 0, result.output
     assert result.stdout
-    for file in re.findall(r"--(?:json|plot) (\S+)", line):
-        assert (folder / file).stat().st_size > 100
+    for path in written_by(line):
+        assert path.is_dir() or path.stat().st_size > 100, path
 
 
 def test_what_build_writes(folder: Path) -> None:
@@ -144,19 +199,6 @@ def test_a_plan_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("show plan_gpu").exit_code == 0
 
 
-@pytest.mark.parametrize("line", examples("whatif"))
-def test_example_of_whatif(
-    line: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = open_choice(folder / "plan").problem
-    monkeypatch.setattr("disco_fuse.cli.whatif.import_problem", lambda *_, **__: problem)
-    monkeypatch.chdir(tmp_path)
-    result = run(f"{line} {SMALL_SEARCH} --starts 1")
-    assert result.exit_code == 0, result.output
-    if "--plot" in line:
-        assert (tmp_path / "whatif.png").stat().st_size > 1000
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -178,7 +220,7 @@ def test_wrong_calls_of_build(line: str, message: str, monkeypatch: pytest.Monke
 
 def test_a_strategy_that_is_not_there(tmp_path: Path) -> None:
     result = run(f"build gpt2_small -O {tmp_path / 'x'} --strategy {tmp_path / 'none'}")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "none is not there" in result.stderr
 
 
