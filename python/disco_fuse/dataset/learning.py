@@ -50,18 +50,26 @@ class Evaluation:
     ----------
     predicted_us, measured_us : float64[num_examples]
         Without launch.
+    launch_us : float
+        What every kernel costs more. Errors are stated of times with it, which is what a step pays:
+        most kernels of small models take less than their launch.
     unfamiliarity : float64[num_examples]
         What the model said of its distance from its training groups; 0 for the roofline.
     """
 
     predicted_us: npt.NDArray[np.float64]
     measured_us: npt.NDArray[np.float64]
+    launch_us: float
     unfamiliarity: npt.NDArray[np.float64]
 
     def to_json(self) -> dict[str, Any]:
-        """Error shares over all, and over those that the model called familiar."""
+        """Error shares over all, and over those that the model called familiar.
+
+        ``without_launch`` has the same over all of the kernels' own times.
+        """
         familiar = self.unfamiliarity <= 1
         data: dict[str, Any] = {**self.part(range(len(familiar)))}
+        data["without_launch"] = error_shares(self.predicted_us, self.measured_us)
         if familiar.any() and not familiar.all():
             data["familiar"] = self.part(np.flatnonzero(familiar))
             data["unfamiliar"] = self.part(np.flatnonzero(~familiar))
@@ -70,7 +78,10 @@ class Evaluation:
     def part(self, indices: Any) -> dict[str, float]:
         """Error shares over some of the examples, and their number."""
         chosen = np.asarray(indices)
-        errors = error_shares(self.predicted_us[chosen], self.measured_us[chosen])
+        predicted, measured = (
+            times[chosen] + self.launch_us for times in (self.predicted_us, self.measured_us)
+        )
+        errors = error_shares(predicted, measured)
         return {**errors, "num_groups": len(chosen)}
 
 
@@ -174,7 +185,12 @@ def evaluate(
         if progress is not None:
             progress()
     measured = np.array([item.training.measured_us for item in examples])
-    return Evaluation(predicted_us=predicted, measured_us=measured, unfamiliarity=unfamiliarity)
+    return Evaluation(
+        predicted_us=predicted,
+        measured_us=measured,
+        launch_us=header.device.launch_us,
+        unfamiliarity=unfamiliarity,
+    )
 
 
 def model_of(file: ModelFile) -> LearnedCostModel:

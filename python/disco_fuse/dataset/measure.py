@@ -10,6 +10,7 @@ apart: the difference of their medians is what a measurement repeated later diff
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,8 +69,9 @@ class _Round:
 class Reference:
     """A small kernel that tells whether the machine is disturbed.
 
-    Its least time so far counts as that of a quiet machine; so the first rounds of a process may
-    pass for quiet ones although they are not.
+    The fifth percentile of its times so far counts as that of a quiet machine (not the least one: a
+    processor that was idle runs faster for a moment). So the first rounds of a process may pass for
+    quiet ones although they are not.
     """
 
     def __init__(self, target: tvm.target.Target) -> None:
@@ -82,14 +84,20 @@ class Reference:
         library = compile_kernels({"reference": func}, target)
         self._arguments = buffer_sets([ty, ty])[0]
         self._evaluate = kernel_evaluator(library, "reference", self._arguments)
-        self.quiet_us = self.measure()
+        self._sorted_us: list[float] = []
+        self.measure()
 
     def measure(self) -> float:
         """Microseconds now."""
         times = [float(self._evaluate(*self._arguments).mean) for _ in range(_REFERENCE_CALLS)]
         now = float(np.median(times)) * 1e6
-        self.quiet_us = min(now, getattr(self, "quiet_us", now))
+        bisect.insort(self._sorted_us, now)
         return now
+
+    @property
+    def quiet_us(self) -> float:
+        """Microseconds on a quiet machine, as far as is known."""
+        return self._sorted_us[len(self._sorted_us) // 20]
 
     def is_quiet(self, reference_us: float) -> bool:
         """Whether the reference takes as long as on a quiet machine."""

@@ -101,7 +101,7 @@ class FakeReference(Reference):
     """Quiet at 5 us, and then whatever the test says."""
 
     def __init__(self, times_us: list[float]) -> None:
-        self.quiet_us = 5.0
+        self._sorted_us = [5.0]
         self.times_us = times_us
 
     def measure(self) -> float:
@@ -120,6 +120,14 @@ def test_disturbed_rounds_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing.sample.median_us == timing.sample.p90_us == 3.0
     assert not timing.disturbed
     assert timing.reference_us == 5.0
+
+
+def test_one_fast_moment_does_not_make_the_rest_disturbed() -> None:
+    reference = FakeReference([])
+    reference._sorted_us = [3.0, *[5.0] * 30, 9.0]
+    assert reference.quiet_us == 5.0
+    assert reference.is_quiet(5.2)
+    assert not reference.is_quiet(9.0)
 
 
 def test_what_stays_disturbed_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:

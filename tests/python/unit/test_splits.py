@@ -95,11 +95,13 @@ def test_familiar_groups_are_counted_apart() -> None:
     result = Evaluation(
         predicted_us=np.array([1.0, 1.0, 2.0]),
         measured_us=np.ones(3),
+        launch_us=1.0,
         unfamiliarity=np.array([0.5, 1.0, 3.0]),
     ).to_json()
     assert result["familiar"] == {"within_10": 1.0, "within_14": 1.0, "mape": 0.0, "num_groups": 2}
-    assert result["unfamiliar"]["mape"] == 1.0
-    assert result["mape"] == pytest.approx(1 / 3)
+    assert result["unfamiliar"]["mape"] == 0.5
+    assert result["mape"] == pytest.approx(1 / 6)
+    assert result["without_launch"]["mape"] == pytest.approx(1 / 3)
 
 
 def test_too_many_folds_too_few_models_and_unmeasured_ops(
