@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
-RANK, WORLD_SIZE = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+_PREFIX = "OMPI_COMM_WORLD_" if "OMPI_COMM_WORLD_RANK" in os.environ else "PMI_"
+RANK, WORLD_SIZE = (int(os.environ[f"{_PREFIX}{name}"]) for name in ("RANK", "SIZE"))
 NUM_TRACED = 7
 # 10 MiB in 80 gradients of 40 layers, and 4 MiB of the last layer, whose gradient comes first.
 WIDTH, NUM_LAYERS, NUM_CLASSES, BATCH = 256, 40, 4096, 128

@@ -11,7 +11,7 @@ from disco_fuse.runtime import Session, abort_on_error, mpi
 from disco_fuse.runtime.session import allreduce_wait
 
 communicator = mpi()
-print(f"pid {os.getpid()}", flush=True)
+os.write(1, f"pid {os.getpid()}\n".encode())  # in one piece, beside the other ranks
 with abort_on_error(communicator):
     values = np.full(70_000, communicator.rank + 1.0, np.float32)
     with Session(communicator).step():
