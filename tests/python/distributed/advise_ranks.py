@@ -80,7 +80,7 @@ def measure(folder: Path, num_rounds: int, caps_mb: list[float]) -> None:
 
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
-    print(f"pid {os.getpid()}", flush=True)
+    os.write(1, f"pid {os.getpid()}\n".encode())
     torch.set_num_threads(1)
     rendezvous = folder / f"rendezvous-{what}"
     torch.distributed.init_process_group(
