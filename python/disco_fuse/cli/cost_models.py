@@ -1,4 +1,4 @@
-"""How the commands name a cost model and the folder of trained ones."""
+"""How the commands name a cost model, the folder of trained ones and what they learn from."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from typing import Any, TypeVar
 import click
 
 from disco_fuse.cost_model.registry import NAMES, SHIPPED
+from disco_fuse.dataset.packed import SHIPPED_SAMPLES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def samples_argument(command: Command) -> Command:
+    """Adds ``file``: measured groups to learn from, by default those of the package."""
+    return click.argument(
+        "file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=SHIPPED_SAMPLES,
+        required=False,
+    )(command)
 
 
 def cost_model_options(command: Command) -> Command:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from disco_fuse.cli.cost_models import samples_argument
 from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.dataset.learning import (
     MODELS,
@@ -19,7 +20,7 @@ from disco_fuse.dataset.learning import (
     load_examples,
     model_folds,
 )
-from disco_fuse.dataset.packed import SHIPPED_SAMPLES, read_samples
+from disco_fuse.dataset.packed import read_samples
 from disco_fuse.dataset.report import noise_floor
 
 Results = dict[str, dict[str, Evaluation]]
@@ -33,12 +34,7 @@ Examples:
   $ disco-fuse eval-cost-model samples.db --models roofline,xgboost --folds 10
 """,
 )
-@click.argument(
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=SHIPPED_SAMPLES,
-    required=False,
-)
+@samples_argument
 @click.option(
     "--models", default=",".join(MODELS), show_default=True, metavar="NAMES", help="Which ones."
 )

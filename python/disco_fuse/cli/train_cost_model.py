@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from disco_fuse.cli.cost_models import samples_argument
 from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cost_model.registry import model_path
 from disco_fuse.dataset.learning import LEARNED, load_examples, train
-from disco_fuse.dataset.packed import SHIPPED_SAMPLES, read_samples
+from disco_fuse.dataset.packed import read_samples
 
 
 @click.command(
@@ -21,12 +22,7 @@ Examples:
   $ disco-fuse train-cost-model samples.db -O models --models xgboost --seed 1
 """,
 )
-@click.argument(
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=SHIPPED_SAMPLES,
-    required=False,
-)
+@samples_argument
 @click.option(
     "-O",
     "--output",

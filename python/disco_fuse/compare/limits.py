@@ -10,15 +10,20 @@ busy is longer than compute alone: no overlap hides that.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Protocol
 
 import numpy as np
 
-from disco_fuse.runtime import Communicator, measure_allreduce, time_beside
+from disco_fuse.runtime import (
+    Communicator,
+    measure_allreduce,
+    outlasting,
+    time_alone,
+    time_beside,
+)
 
 _NUM_REPEATS = 9
-# The message beside compute must outlast it; it is lengthened by half of itself until it does.
+# The messages beside compute must outlast it.
 _LONGER = 1.5
 
 
@@ -56,19 +61,19 @@ def measure_limits(
     if communicator.world_size < 2:
         raise ValueError("the limits of one rank are its compute; at least 2 ranks are needed")
     ((_, communication_us, _),) = measure_allreduce(communicator, [num_bytes], _NUM_REPEATS)
-    alone = [_compute(communicator, compute, batch) for _ in range(_NUM_REPEATS + 1)][1:]
+
+    def work() -> None:
+        compute.step(batch)
+
+    alone = [time_alone(communicator, work) for _ in range(_NUM_REPEATS + 1)][1:]
     compute_us = _median_of_slowest(communicator, alone)
     size = max(num_bytes, int(num_bytes * _LONGER * compute_us / communication_us))
-    while True:
-        rows = [
-            time_beside(communicator, lambda: compute.step(batch), size)
-            for _ in range(_NUM_REPEATS)
-        ]
-        outlasted = min(communicator.allgather(min(message - step for step, message in rows)))
-        if outlasted > 0:
-            break
-        size = int(size * _LONGER)
-    beside_us = _median_of_slowest(communicator, [step for step, _ in rows])
+    rows = outlasting(
+        communicator,
+        size,
+        lambda size: [time_beside(communicator, work, size) for _ in range(_NUM_REPEATS)],
+    )
+    beside_us = _median_of_slowest(communicator, [step_us for step_us, _ in rows])
     return {
         "compute_us": compute_us,
         "communication_us": communication_us,
@@ -80,10 +85,3 @@ def measure_limits(
 
 def _median_of_slowest(communicator: Communicator, times_us: list[float]) -> float:
     return float(np.median(np.max(communicator.allgather(times_us), axis=0)))
-
-
-def _compute(communicator: Communicator, compute: Runner, batch: Any) -> float:
-    communicator.barrier()
-    begin = time.perf_counter()
-    compute.step(batch)
-    return (time.perf_counter() - begin) * 1e6

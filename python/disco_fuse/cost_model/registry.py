@@ -20,7 +20,7 @@ from disco_fuse.device import DeviceSpec
 
 NAMES = ("roofline", "xgboost", "gnn", "auto")
 SHIPPED = Path(__file__).parent / "pretrained"
-"""The folder of the models that come with the package; empty where none was trained."""
+"""The folder of the models that come with the package."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,12 +25,10 @@ def read_samples(path: Path) -> Iterator[SampleFile]:
     ValueError
         See :class:`~disco_fuse.dataset.store.SampleFile`; or it is not compressed by xz.
     """
-    if path.suffix != ".xz":
-        with SampleFile(path) as file:
+    if path.suffix != ".xz" or not path.is_file():
+        with SampleFile(path) as file:  # which says that there is none
             yield file
         return
-    if not path.is_file():
-        raise ValueError(f"no file of samples at {path}; 'disco-fuse sample' makes one")
     with tempfile.TemporaryDirectory(prefix="df-") as folder:
         unpacked = Path(folder) / path.stem
         try:

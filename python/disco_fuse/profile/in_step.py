@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +51,8 @@ from disco_fuse.runtime import (
     abort_on_error,
     loopback,
     mpi,
+    outlasting,
+    time_alone,
     time_beside,
 )
 from disco_fuse.strategy import Strategy
@@ -60,8 +61,6 @@ _NUM_WARMUP = 3
 _NUM_STEPS = 15
 _TIMEOUT_S = 600.0
 _NUM_BESIDE = 7
-# What is sent beside a step is lengthened by half of itself until it outlasts the step.
-_LONGER = 1.5
 _FIRST_BYTES = 2**20
 # Of the random weights: the size of a trained model's, so that no step overflows.
 _SCALE = 0.02
@@ -170,24 +169,16 @@ def _contention(communicator: Communicator, step: Callable[[], None]) -> float:
     """Of a step that sends nothing."""
     if communicator.world_size == 1:
         return 1.0
-    size = _FIRST_BYTES
-    while True:
-        rows = []
-        for _ in range(_NUM_BESIDE):
-            communicator.barrier()
-            begin = time.perf_counter()
-            step()
-            alone_us = (time.perf_counter() - begin) * 1e6
-            beside_us, arrived_us = time_beside(communicator, step, size)
-            rows.append((alone_us, beside_us))
-            share = min(communicator.allgather(arrived_us / beside_us))
-            if share <= 1:
-                break
-        if share > 1:
-            break
-        size = int(size * max(_LONGER, _LONGER / share))
+
+    def measure(num_bytes: int) -> list[tuple[float, ...]]:
+        return [
+            (time_alone(communicator, step), *time_beside(communicator, step, num_bytes))
+            for _ in range(_NUM_BESIDE)
+        ]
+
+    rows = outlasting(communicator, _FIRST_BYTES, measure)
     quartiles = np.percentile(communicator.allgather(rows), 25, axis=1)
-    alone_us, beside_us = np.mean(quartiles, axis=0)
+    alone_us, beside_us, _ = np.mean(quartiles, axis=0)
     return max(float(beside_us / alone_us), 1.0)
 
 

@@ -10,6 +10,8 @@ from disco_fuse.runtime.measure import (
     MessageCost,
     measure_allreduce,
     measure_beside_compute,
+    outlasting,
+    time_alone,
     time_beside,
 )
 from disco_fuse.runtime.nccl import nccl
@@ -30,5 +32,7 @@ __all__ = [
     "mpi",
     "nccl",
     "on_all_ranks",
+    "outlasting",
+    "time_alone",
     "time_beside",
 ]

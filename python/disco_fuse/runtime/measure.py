@@ -31,6 +31,8 @@ _COMPUTE_FACTOR = 3.0
 _LEAST_COMPUTE_US = 5_000.0
 # What is sent beside other work goes in messages of at most this size.
 _BESIDE_BYTES = 16 * 2**20
+# What is to outlast the work beside it is made this much longer than seems to be enough.
+_LONGER = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,14 @@ def measure_beside_compute(
     return results
 
 
+def time_alone(communicator: Communicator, work: Callable[[], Any]) -> float:
+    """Microseconds of work that sends nothing; all ranks enter together."""
+    communicator.barrier()
+    begin = time.perf_counter()
+    work()
+    return (time.perf_counter() - begin) * 1e6
+
+
 def time_beside(
     communicator: Communicator, work: Callable[[], Any], num_bytes: int
 ) -> tuple[float, float]:
@@ -167,6 +177,32 @@ def time_beside(
             allreduce_wait(bucket, array)
     arrived_ns = session.events().of(EventKind.ALLREDUCE)[:, 3].max()
     return work_us, float(arrived_ns) / 1e3
+
+
+def outlasting(
+    communicator: Communicator, num_bytes: int, measure: Callable[[int], list[tuple[float, ...]]]
+) -> list[tuple[float, ...]]:
+    """Measure work beside messages that are under way for longer than it; all ranks call this.
+
+    Parameters
+    ----------
+    num_bytes : int
+        To begin with; lengthened until no rank's work outlasts the messages beside it.
+    measure : callable
+        Of a number of bytes; returns rows that end with the two times of :func:`time_beside`.
+
+    Returns
+    -------
+    list of tuple
+        The rows of the last number of bytes.
+    """
+    while True:
+        rows = measure(num_bytes)
+        ratios = [arrived_us / work_us for *_, work_us, arrived_us in rows]
+        least = min(communicator.allgather(min(ratios)))
+        if least > 1:
+            return rows
+        num_bytes = int(num_bytes * _LONGER / least)
 
 
 def _check(sizes_bytes: Sequence[int], repeats: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import multiprocessing
 import sqlite3
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +14,7 @@ from measured_groups import HEADER, measured_groups, op_samples
 
 from disco_fuse.cost_model.standalone import to_text
 from disco_fuse.dataset import Header, SampleFile
+from disco_fuse.dataset.packed import read_samples
 from disco_fuse.dataset.report import describe, error_shares, noise_floor
 from disco_fuse.device import DeviceSpec, Efficiency
 from disco_fuse.graph import OpClass
@@ -121,3 +123,23 @@ def test_noise_is_an_error_like_any_other(tmp_path: Path) -> None:
         rows, data = describe(file)
     assert data["num_groups"] == sum(m["num_groups"] for m in data["models"].values()) == 10
     assert [row[0] for row in rows] == ["model", *sorted(data["models"]), "all"]
+
+
+def test_a_file_compressed_by_xz_is_read_too(tmp_path: Path) -> None:
+    with SampleFile(tmp_path / "s.db", HEADER) as file:
+        file.add(measured_groups(3))
+    packed = tmp_path / "s.db.xz"
+    packed.write_bytes(lzma.compress((tmp_path / "s.db").read_bytes()))
+    for path in (tmp_path / "s.db", packed):
+        with read_samples(path) as file:
+            assert len(file.groups()) == 3
+    whole = packed.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"no xz at all"):
+        packed.write_bytes(damaged)
+        with (
+            pytest.raises(ValueError, match=r"s\.db\.xz cannot be unpacked by xz"),
+            read_samples(packed),
+        ):
+            pass
+    with pytest.raises(ValueError, match=r"no file of samples at"), read_samples(tmp_path / "n.xz"):
+        pass
