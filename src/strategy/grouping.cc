@@ -231,10 +231,13 @@ void Grouping::Prune(std::vector<int32_t> ops) {
     ops.pop_back();
     if (op == last || num_copies_of_[op] == 0) continue;
     last = op;
-    if (!PruneOp(op)) continue;
-    for (const DataEnd& end : graph_->producers(op)) {
-      ops.push_back(end.op);
-      std::push_heap(ops.begin(), ops.end());
+    dropped_.clear();
+    if (PruneOp(op)) dropped_.push_back(op);
+    for (int32_t gone : dropped_) {
+      for (const DataEnd& end : graph_->producers(gone)) {
+        ops.push_back(end.op);
+        std::push_heap(ops.begin(), ops.end());
+      }
     }
   }
 }
@@ -286,7 +289,8 @@ void Grouping::MoveHome(int32_t op, int32_t to, bool leave_copy) {
   int32_t rest = next_[op];
   if (rest == op) {
     // Only copies are left, and they were there for `op`.
-    for (int32_t copied : CopiesIn(from)) DropCopy({copied, from});
+    dropped_ = CopiesIn(from);
+    for (int32_t copied : dropped_) DropCopy({copied, from});
     order_.Set(position_[from], -1);
     if (PriorityOf(from) != kNoPriority) SetPriority(op, kNoPriority);
   } else {

@@ -172,6 +172,7 @@ class Grouping {
   uint32_t epoch_ = 0;
   std::vector<int32_t> tail_;
   std::vector<int32_t> users_;
+  std::vector<int32_t> dropped_; /*!< copies that went with the home they were there for */
 };
 
 }  // namespace disco_fuse
