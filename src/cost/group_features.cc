@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
+#include <string_view>
 
 namespace disco_fuse {
 namespace {
@@ -16,6 +18,49 @@ constexpr std::array<const char*, 7> kPatternNames = {
     "elemwise", "broadcast", "injective", "reduce", "tuple", "opaque", "out_fusable"};
 constexpr std::array<const char*, 6> kClasses = {"matmul",      "convolution", "reduction",
                                                  "elementwise", "movement",    "other"};
+/*! \brief Operators as TVM's topi names their kernels; all others share the last place. */
+constexpr std::array<std::string_view, 42> kTypes = {"abs",
+                                                     "add",
+                                                     "broadcast_to",
+                                                     "cast",
+                                                     "concatenate",
+                                                     "divide",
+                                                     "equal",
+                                                     "erf",
+                                                     "exp",
+                                                     "floor_mod",
+                                                     "full",
+                                                     "gelu",
+                                                     "greater",
+                                                     "greater_equal",
+                                                     "less",
+                                                     "less_equal",
+                                                     "log",
+                                                     "log_softmax",
+                                                     "logical_and",
+                                                     "logical_not",
+                                                     "max",
+                                                     "max_pool2d",
+                                                     "max_pool2d_backward",
+                                                     "maximum",
+                                                     "mean",
+                                                     "minimum",
+                                                     "multiply",
+                                                     "negative",
+                                                     "not_equal",
+                                                     "power",
+                                                     "relu",
+                                                     "rsqrt",
+                                                     "sigmoid",
+                                                     "softmax",
+                                                     "sqrt",
+                                                     "strided_slice",
+                                                     "subtract",
+                                                     "sum",
+                                                     "tanh",
+                                                     "transpose",
+                                                     "where",
+                                                     "other"};
 constexpr double kLeastUs = 1e-3; /*!< a clock does not tell shorter times apart */
 
 float LogUs(double us) { return static_cast<float>(std::log(std::max(us, kLeastUs))); }
@@ -33,10 +78,25 @@ size_t ClassIndex(const Op& op) {
   return index;
 }
 
+/*! \brief "lv3:tir_multiply12" is a multiply: the kernel's name without the numbers of copies. */
+size_t TypeIndex(const Op& op) {
+  std::string_view name = op.name;
+  name.remove_prefix(name.rfind(':') + 1);  // npos + 1 is 0
+  constexpr std::string_view kPrefix = "tir_";
+  if (name.substr(0, kPrefix.size()) == kPrefix) name.remove_prefix(kPrefix.size());
+  while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) {
+    name.remove_suffix(1);
+  }
+  size_t index = 0;
+  while (index + 1 < kTypes.size() && kTypes[index] != name) ++index;
+  return index;
+}
+
 std::vector<std::string> WithKinds(std::vector<std::string> names, const std::string& pattern,
-                                   const std::string& op_class) {
+                                   const std::string& op_class, const std::string& type) {
   for (const char* name : kPatternNames) names.push_back(pattern + name);
   for (const char* name : kClasses) names.push_back(op_class + name);
+  for (std::string_view name : kTypes) names.push_back(type + std::string(name));
   return names;
 }
 
@@ -47,7 +107,7 @@ const std::vector<std::string>& NodeFeatureNames() {
       {"log_time", "log_bytes_read", "log_bytes_written", "log_flops", "log_elements", "log_rows",
        "log_flops_per_element", "log_bytes_inside", "log_bytes_outside", "log_bytes_per_row",
        "is_output", "is_inlined", "log_computed", "num_producers", "num_consumers", "cut_edges"},
-      "pattern_", "class_");
+      "pattern_", "class_", "type_");
   return names;
 }
 
@@ -58,7 +118,7 @@ const std::vector<std::string>& GlobalFeatureNames() {
                  "log_flops",    "log_members",      "log_nests",         "log_outputs",
                  "log_inlined",  "log_computed",     "log_max_elements",  "log_min_elements",
                  "log_max_rows", "num_without_rows", "num_values_in",     "num_cut_edges"},
-                "num_", "log_time_");
+                "num_", "log_time_", "num_type_");
   return names;
 }
 
@@ -90,6 +150,7 @@ struct FeatureReader::Totals {
   double cut_edges = 0;
   std::array<double, kPatterns.size()> patterns{};
   std::array<double, kClasses.size()> class_us{};
+  std::array<double, kTypes.size()> types{};
 };
 
 void FeatureReader::CountComputations(int32_t size) {
@@ -148,10 +209,12 @@ void FeatureReader::AddNode(const OpGraph& graph, int32_t member, int32_t op, do
        Log1(num_computed_[member]), static_cast<float>(traffic.producers),
        static_cast<float>(consumers), static_cast<float>(traffic.cut_edges)});
   size_t kinds = nodes.size();
-  nodes.resize(kinds + kPatterns.size() + kClasses.size(), 0.0F);
+  size_t classes = kinds + kPatterns.size(), types = classes + kClasses.size();
+  nodes.resize(types + kTypes.size(), 0.0F);
   size_t pattern = PatternIndex(item);
   if (pattern < kPatterns.size()) nodes[kinds + pattern] = 1.0F;
-  nodes[kinds + kPatterns.size() + ClassIndex(item)] = 1.0F;
+  nodes[classes + ClassIndex(item)] = 1.0F;
+  nodes[types + TypeIndex(item)] = 1.0F;
 }
 
 void FeatureReader::AddNests(const OpGraph& graph, const Group& group, Totals* totals) {
@@ -208,6 +271,7 @@ void FeatureReader::Read(const OpGraph& graph, const Group& group,
     totals.computed += computed;
     if (PatternIndex(op) < kPatterns.size()) totals.patterns[PatternIndex(op)] += 1;
     totals.class_us[ClassIndex(op)] += time_us * std::max(computed, 1.0);
+    totals.types[TypeIndex(op)] += 1;
   }
   AddNests(graph, group, &totals);
   features->globals = {LogUs(kernel_us),
@@ -232,6 +296,7 @@ void FeatureReader::Read(const OpGraph& graph, const Group& group,
                        static_cast<float>(totals.cut_edges)};
   for (double count : totals.patterns) features->globals.push_back(static_cast<float>(count));
   for (double us : totals.class_us) features->globals.push_back(LogUs(us));
+  for (double count : totals.types) features->globals.push_back(static_cast<float>(count));
 }
 
 }  // namespace disco_fuse

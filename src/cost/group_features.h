@@ -12,7 +12,7 @@
 namespace disco_fuse {
 
 /*! \brief Changes whenever a column changes its meaning; models of other versions are refused. */
-constexpr int32_t kFeatureVersion = 1;
+constexpr int32_t kFeatureVersion = 2;
 
 /*! \brief A group as learned cost models see it. */
 struct GroupFeatures {
@@ -34,7 +34,7 @@ const std::vector<std::string>& GlobalFeatureNames();
  * in
  *     \_______________/          the plan of loop nests (inlined, how often it is computed, output)
  *           |                    globals: the roofline's answer, what crosses the border of the
- *     one row per member         group, the shape of its nests, sums per pattern and class
+ *     one row per member         group, the shape of its nests, sums per pattern, class and type
  */
 class FeatureReader {
  public:

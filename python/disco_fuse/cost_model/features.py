@@ -24,6 +24,8 @@ FEATURE_VERSION = int(_ffi.function("cost.feature_version")())
 """Stands in every model file; a model of another version is refused."""
 NODE_FEATURES = tuple(str(name) for name in _ffi.function("cost.node_feature_names")())
 GLOBAL_FEATURES = tuple(str(name) for name in _ffi.function("cost.global_feature_names")())
+NUM_AGGREGATED = next(i for i, name in enumerate(NODE_FEATURES) if name.startswith("type_"))
+"""Node features before the types of operators, which the globals count."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,13 +46,13 @@ class GroupFeatures:
     globals: Floats
 
     def aggregated(self) -> Floats:
-        """The globals, then mean, maximum and minimum of every node feature.
+        """The globals, then mean, maximum and minimum of ``NUM_AGGREGATED`` node features.
 
         Returns
         -------
-        float32[len(GLOBAL_FEATURES) + 3 * len(NODE_FEATURES)]
+        float32[len(GLOBAL_FEATURES) + 3 * NUM_AGGREGATED]
         """
-        nodes = self.nodes
+        nodes = self.nodes[:, :NUM_AGGREGATED]
         return np.concatenate([self.globals, nodes.mean(0), nodes.max(0), nodes.min(0)])
 
 

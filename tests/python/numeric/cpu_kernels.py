@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from disco_fuse.kernels.cpu import BUILD_CONFIG, MarkOps, ScheduleCPU
+from disco_fuse.kernels.cpu import BUILD_CONFIG, RULES_ATTR, MarkOps, ScheduleCPU
 from disco_fuse.testing import group_module
 
 TARGETS = {
@@ -59,6 +59,11 @@ def kernel(module: tvm.IRModule) -> tirx.PrimFunc:
     """The only PrimFunc of a module."""
     (func,) = (f for f in module.functions.values() if isinstance(f, tirx.PrimFunc))
     return func
+
+
+def rules(func: tirx.PrimFunc) -> list[str]:
+    """Names of the rules that wrote the nests of a scheduled kernel."""
+    return [str(rule) for rule in func.attrs[RULES_ATTR]]
 
 
 def run(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cpu_kernels import TARGETS, check, f32, f64
+from cpu_kernels import TARGETS, check, f32, f64, rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
@@ -35,6 +35,19 @@ def test_reductions_over_any_axes(axes, keep, name):
         return getattr(np, name)(x, axis=tuple(axes), keepdims=keep)
 
     assert num_nests(check(build, [f32(3, 5, 6, 19)], reference)) == 1
+
+
+@pytest.mark.parametrize(("axes", "rule"), [([0, 2, 3], "single"), ([0, 1, 2], "columns")])
+def test_a_vector_along_the_results_does_not_choose_the_rule(axes, rule):
+    # The squares of x without its mean, per channel: the mean is read once per channel.
+    def build(emit, x, mean):
+        centred = emit(op.subtract(x, mean))
+        return emit(op.sum(emit(op.multiply(centred, centred)), axes))
+
+    kept = [1 if axis in axes else extent for axis, extent in enumerate((3, 18, 4, 20))]
+    specs = [f32(3, 18, 4, 20), f32(*kept)]
+    func = check(build, specs, lambda x, mean: ((x - mean) ** 2).sum(tuple(axes)))
+    assert rules(func) == [rule]
 
 
 @settings(max_examples=10, deadline=None)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cpu_kernels import TARGETS, check, f32, f64, i64, random_inputs
+from cpu_kernels import TARGETS, check, f32, f64, i64, random_inputs, rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
@@ -33,6 +33,17 @@ def test_permutations_of_five_axes(target, data, spec):
         return emit(op.permute_dims(x, list(order)))
 
     check(build, [spec(*shape)], lambda x: x.transpose(order), target=target)
+
+
+def test_what_reads_a_permutation_is_written_like_one():
+    def build(emit, x, y):
+        return emit(op.multiply(emit(op.permute_dims(x, [0, 2, 3, 1])), y))
+
+    def reference(x, y):
+        return x.transpose(0, 2, 3, 1) * y
+
+    func = check(build, [f32(2, 33, 3, 18), f32(2, 3, 18, 33)], reference)
+    assert rules(func) == ["transpose"]
 
 
 @pytest.mark.parametrize("rows", [1024, 2048])

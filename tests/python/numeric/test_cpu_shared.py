@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_kernels import TARGETS, Build, check, f32, f64
+from cpu_kernels import TARGETS, Build, check, f32, f64, rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm import relax
 from tvm.target import Target
 
 from disco_fuse.kernels.analysis import num_nests
-from disco_fuse.kernels.cpu import RULES_ATTR, column_stream, context, shared
+from disco_fuse.kernels.cpu import column_stream, context, shared
 
 op = relax.op
 
@@ -21,10 +21,6 @@ op = relax.op
 @pytest.fixture(autouse=True)
 def nothing_fits_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_stream, "MIN_BYTES", 0)
-
-
-def rules(func: tirx.PrimFunc) -> list[str]:
-    return [str(rule) for rule in func.attrs[RULES_ATTR]]
 
 
 def sums(*axes: int) -> Build:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graphs import DEVICE, op_graphs
@@ -13,6 +15,7 @@ from disco_fuse.cost_model import Group, num_nests
 from disco_fuse.cost_model.features import (
     GLOBAL_FEATURES,
     NODE_FEATURES,
+    NUM_AGGREGATED,
     GroupFeatures,
     kernel_times_us,
     read_features,
@@ -72,11 +75,24 @@ def test_aggregates_are_globals_then_mean_maximum_minimum() -> None:
     graph, group = chain(2, 1600, reduces=True)
     (features,) = read_features(graph, [group], DEVICE)
     row = features.aggregated()
-    num_globals, num_nodes = len(GLOBAL_FEATURES), len(NODE_FEATURES)
+    num_globals, num_nodes = len(GLOBAL_FEATURES), NUM_AGGREGATED
     assert row.shape == (num_globals + 3 * num_nodes,)
     at = num_globals + NODE_FEATURES.index("is_output")
     assert row[:num_globals].tolist() == features.globals.tolist()
     assert [row[at], row[at + num_nodes], row[at + 2 * num_nodes]] == [0.5, 1.0, 0.0]
+
+
+def test_operators_are_told_apart_by_the_names_of_their_kernels() -> None:
+    names = ["lv1:multiply12", "lv2:tir_exp", "lv3:multiply", "lv4:my_own_kernel3"]
+    ops = [replace(op, name=name) for op, name in zip(chain(4, 1600)[0].ops, names, strict=True)]
+    graph = OpGraph.create(ops, chain(4, 1600)[0].edges, [])
+    (features,) = read_features(graph, [Group(ops=(0, 1, 2, 3), outputs=(3,))], DEVICE)
+    types = ["multiply", "exp", "multiply", "other"]
+    for member, name in enumerate(types):
+        row = features.nodes[member, NUM_AGGREGATED:]
+        assert [NODE_FEATURES[NUM_AGGREGATED + i] for i in np.flatnonzero(row)] == [f"type_{name}"]
+    counts = {name: of_group(features, f"num_type_{name}") for name in types}
+    assert counts == {"multiply": 2, "exp": 1, "other": 1}
 
 
 def test_a_value_that_two_members_read_comes_in_once() -> None:

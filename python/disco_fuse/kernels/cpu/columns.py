@@ -25,6 +25,7 @@ from .context import DeclinedError, Kernel, affine_values, reachable, vectorizes
 from .loops import Lanes, immediate, int_imm, loop, on_stack, vector, vector_pieces
 from .operators import rereads
 from .resolve import Root
+from .scalar import Node
 from .scope import Scope, count_uses, nested
 
 WIDE_REGISTERS, NARROW_REGISTERS = 16, 8  # accumulators of 512-bit vectors, of shorter ones
@@ -59,7 +60,7 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
     DeclinedError
         When the innermost spatial axis is not the contiguous one of what is read.
     """
-    check(root, affine_values(reachable([root.node])))
+    check(root, reachable([root.node]))
     outer, columns = split(root.axes, [root, *epilogue])
     tile = outer[-1] if outer and rereads(root.stage) else None
     return ColumnNest(
@@ -72,15 +73,27 @@ def plan(root: Root, epilogue: Sequence[Root]) -> ColumnNest:
     )
 
 
-def check(root: Root, values: Sequence[Affine]) -> None:
-    """`DeclinedError` where a reduction does not read `values` contiguously along its results."""
+def check(root: Root, nodes: Sequence[Node], stores: Sequence[Affine] = ()) -> None:
+    """`DeclinedError` where a reduction is not contiguous along its results.
+
+    What counts is what `nodes` read and `stores` write, apart from reads that are the same for all
+    that is summed up: these happen once per result.
+    """
     if root.stage.combine is None or not root.axes or not root.reduce_axes:
         raise DeclinedError("not a reduction to more than one element")
     last, inner = root.axes[-1], root.reduce_axes[-1]
+    summed = [node for node in nodes if not _is_same_for_all(node, root.reduce_axes)]
+    values = [*affine_values(summed), *stores]
     along = sum(1 for v in values if v.coefficient(last) == 1)
     across = sum(1 for v in values if v.coefficient(inner) == 1)
     if along == 0 or (across > along and not rereads(root.stage)):
         raise DeclinedError("what is read is not contiguous along the results")
+
+
+def _is_same_for_all(node: Node, axes: Sequence[Axis]) -> bool:
+    if node.kind != "load" or node.args:
+        return False
+    return all(node.payload[1].coefficient(axis) == 0 for axis in axes)
 
 
 def split(

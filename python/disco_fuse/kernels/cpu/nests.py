@@ -180,7 +180,7 @@ def _plan_nest(
 ) -> list[NestPlan[Kernel]]:
     """Plans of a nest: one if its operators can share the row loop, else one per root stage."""
     stages = _roots(nest, inlined)
-    if nest[0].rows > 0:
+    if nest[0].rows > 0 and not _is_transposing(stages, inlined):
         try:
             rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
             return [_row_plan(rows, graph)]
@@ -193,6 +193,19 @@ def _plan_nest(
         epilogue = [rest.pop(0)] if rest and follows(stage, rest[0]) else []
         plans.append(_plan_stage(stage, epilogue, graph, inlined))
     return plans
+
+
+def _is_transposing(stages: Sequence[Stage], inlined: Mapping[tirx.Buffer, Stage]) -> bool:
+    """Whether a nest is one elementwise root that reads along another axis than it writes."""
+    if len(stages) != 1 or stages[0].is_opaque or stages[0].combine is not None:
+        return False
+    axes = split_axes([extent for _, extent in stages[0].axes], "s")
+    try:
+        resolver = Resolver(graph=ScalarGraph(), inlined=inlined)
+        transpose_rule.plan(resolver.root(stages[0], axes, ()))
+    except (DeclinedError, NotPointwiseError):
+        return False
+    return True
 
 
 def _row_plan(nest: row_rule.RowNest, graph: ScalarGraph) -> NestPlan[Kernel]:

@@ -210,10 +210,11 @@ def _check_size(shared: SharedNest) -> None:
 def write(shared: SharedNest, graph: ScalarGraph) -> tuple[str, Emit]:
     """The rule that writes a nest: by columns, or row by row (see `columns`)."""
     axes, reduce = shared.axes
-    values = affine_values(reachable(root.node for root in shared.walked))
-    values.extend(root.offset for root in shared.stores)
+    nodes = reachable(root.node for root in shared.walked)
+    stores = [root.offset for root in shared.stores]
+    values = [*affine_values(nodes), *stores]
     try:
-        columns.check(next(iter(shared.sums)), values)
+        columns.check(next(iter(shared.sums)), nodes, stores)
         return "columns", partial(_emit_columns, shared, graph)
     except DeclinedError:
         keep = 0
