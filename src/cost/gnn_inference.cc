@@ -84,9 +84,10 @@ GnnNetwork::GnnNetwork(GnnShape shape, std::vector<float> weights)
     throw std::invalid_argument(
         "a GNN has layers, heads and widths from 1, and a width that the heads divide");
   }
-  if (weights_.size() != NumWeights(shape)) {
+  if (weights_.empty() || weights_.size() % NumWeights(shape) != 0) {
     throw std::invalid_argument("a GNN of this shape has " + std::to_string(NumWeights(shape)) +
-                                " weights, got " + std::to_string(weights_.size()));
+                                " weights, or a multiple of that, got " +
+                                std::to_string(weights_.size()));
   }
 }
 
@@ -138,8 +139,7 @@ const float* GnnNetwork::Attention(const float* weights, Scratch* scratch) const
 }
 
 double GnnNetwork::Run(const GroupFeatures& features) const {
-  const int32_t num_features = NumNodeFeatures(), num_globals = NumGlobalFeatures();
-  const int32_t size = static_cast<int32_t>(features.nodes.size()) / num_features;
+  const int32_t size = static_cast<int32_t>(features.nodes.size()) / NumNodeFeatures();
   const std::ptrdiff_t hidden = shape_.hidden;
   Scratch scratch;
   scratch.senders.resize(size);
@@ -154,7 +154,20 @@ double GnnNetwork::Run(const GroupFeatures& features) const {
   for (auto* values : {&scratch.sent, &scratch.received}) {
     values->resize(static_cast<size_t>(size) * static_cast<size_t>(shape_.num_heads));
   }
-  const float* scales = weights_.data();
+  const size_t stride = NumWeights(shape_), num_networks = weights_.size() / stride;
+  double sum = 0;
+  for (size_t network = 0; network < num_networks; ++network) {
+    sum += RunOne(weights_.data() + network * stride, features, &scratch);
+  }
+  return sum / static_cast<double>(num_networks);
+}
+
+/*! \brief The output of the network whose weights begin at `scales`. */
+double GnnNetwork::RunOne(const float* scales, const GroupFeatures& features,
+                          Scratch* scratch) const {
+  const int32_t num_features = NumNodeFeatures(), num_globals = NumGlobalFeatures();
+  const int32_t size = static_cast<int32_t>(scratch->senders.size());
+  const std::ptrdiff_t hidden = shape_.hidden;
   const float* global_scales = scales + 2 * num_features;
   const float* input = global_scales + 2 * num_globals;
   const float* next = input;
@@ -162,15 +175,15 @@ double GnnNetwork::Run(const GroupFeatures& features) const {
   for (int32_t node = 0; node < size; ++node) {
     const float* raw = features.nodes.data() + static_cast<std::ptrdiff_t>(node) * num_features;
     next = Dense(input, Standardize(scales, raw, num_features), shape_.hidden, true, &row);
-    std::copy(row.begin(), row.end(), scratch.nodes.begin() + node * hidden);
+    std::copy(row.begin(), row.end(), scratch->nodes.begin() + node * hidden);
   }
   for (int32_t layer = 0; layer < shape_.num_layers; ++layer) {
-    next = Attention(next, &scratch);
+    next = Attention(next, scratch);
   }
   std::vector<float> readout(2 * static_cast<size_t>(hidden), 0.0F), first, second, output;
   for (int32_t node = 0; node < size; ++node) {
     for (std::ptrdiff_t i = 0; i < hidden; ++i) {
-      float value = scratch.nodes[node * hidden + i];
+      float value = scratch->nodes[node * hidden + i];
       readout[i] += kSumScale * value;
       readout[hidden + i] = std::max(readout[hidden + i], value);  // values are never negative
     }

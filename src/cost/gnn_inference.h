@@ -28,6 +28,7 @@ struct GnnShape {
  * in one flat array, in the order in which they are used, matrices as [outputs, inputs]: means and
  * scales of the node features, of the global features, the input layer (weight, bias), for each
  * attention layer weight, attention of the sender, of the receiver, bias, and three dense layers.
+ * Several networks of one shape may follow each other in the array: the output is their mean.
  */
 class GnnNetwork {
  public:
@@ -39,6 +40,7 @@ class GnnNetwork {
 
  private:
   struct Scratch;
+  double RunOne(const float* scales, const GroupFeatures& features, Scratch* scratch) const;
   const float* Attention(const float* weights, Scratch* scratch) const;
 
   GnnShape shape_;

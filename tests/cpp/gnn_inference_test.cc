@@ -79,6 +79,16 @@ TEST(GnnNetwork, AttentionSharesFollowTheScores) {
   EXPECT_NEAR(network.Run(TwoNodes(1, 2)), second + 3 + shared, 1e-5);
 }
 
+TEST(GnnNetwork, SeveralNetworksAreAveraged) {
+  std::vector<float> weights;
+  for (float value : {1.0F, 2.0F, 6.0F}) {
+    std::vector<float> one = Zeros();
+    one.back() = value;
+    weights.insert(weights.end(), one.begin(), one.end());
+  }
+  EXPECT_EQ(GnnNetwork(kShape, weights).Run(TwoNodes(1, 2)), 3);
+}
+
 TEST(GnnNetwork, RefusesWeightsThatDoNotFit) {
   std::vector<float> weights = Zeros();
   weights.pop_back();

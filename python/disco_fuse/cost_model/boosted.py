@@ -18,10 +18,12 @@ import xgboost
 from disco_fuse.cost_model.base import Times
 from disco_fuse.cost_model.features import GroupFeatures
 from disco_fuse.cost_model.learned import (
+    HUBER_DELTA,
     LearnedCostModel,
     TrainingGroup,
     file_of,
     log_ratios,
+    weights,
 )
 from disco_fuse.cost_model.model_file import ModelFile
 from disco_fuse.device import DeviceSpec
@@ -44,8 +46,8 @@ class BoostedConfig:
     seed : int
     """
 
-    num_rounds: int = 800
-    max_depth: int = 5
+    num_rounds: int = 1200
+    max_depth: int = 7
     eta: float = 0.04
     subsample: float = 0.7
     colsample: float = 0.5
@@ -110,16 +112,18 @@ def train_boosted(
     targets = log_ratios(groups)
     rows = np.stack([item.features.aggregated() for item in groups])
     parameters: dict[str, Any] = {
-        "objective": "reg:squarederror",
+        "objective": "reg:pseudohubererror",
+        "huber_slope": HUBER_DELTA,
         "max_depth": config.max_depth,
         "eta": config.eta,
         "subsample": config.subsample,
         "colsample_bytree": config.colsample,
-        "min_child_weight": 2,
+        "min_child_weight": 1,
         "seed": config.seed,
         "nthread": 1,
     }
-    data = xgboost.DMatrix(rows, label=targets, nthread=1)
+    counts = weights(groups, device.launch_us)
+    data = xgboost.DMatrix(rows, label=targets, weight=counts, nthread=1)
     booster = xgboost.train(parameters, data, num_boost_round=config.num_rounds)
     content = np.frombuffer(bytes(booster.save_raw("ubj")), np.uint8)
     return file_of(

@@ -86,8 +86,9 @@ def run_network(
     ----------
     shape : int32[4]
         Attention layers, width of a node, heads, width of the dense layers.
-    weights : float32[number that the shape asks for]
-        In the order that ``GnnNetwork`` of src/cost/gnn_inference.h states.
+    weights : float32[number that the shape asks for, or a multiple]
+        Of one network, or of several whose outputs are averaged, each in the order that
+        ``GnnNetwork`` of src/cost/gnn_inference.h states.
 
     Returns
     -------

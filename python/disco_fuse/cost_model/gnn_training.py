@@ -4,15 +4,15 @@
     global features ------------------------------------------------------- dense x 3 -> y
 
 The paper's network (section 5.2: time, sizes and type per op, multi-head attention, six layers,
-then three dense ones, squared error of logarithms, Adam), with the features of the whole group
-added: without them it did worse than boosted trees.
+then three dense ones, error of logarithms, Adam), with the features of the whole group added
+(without them it did worse than boosted trees), and large errors counted linearly.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,13 @@ from torch import nn
 
 from disco_fuse.cost_model.features import GLOBAL_FEATURES, NODE_FEATURES, GroupFeatures
 from disco_fuse.cost_model.gnn import KIND
-from disco_fuse.cost_model.learned import TrainingGroup, file_of, log_ratios
+from disco_fuse.cost_model.learned import (
+    HUBER_DELTA,
+    TrainingGroup,
+    file_of,
+    log_ratios,
+    weights,
+)
 from disco_fuse.cost_model.model_file import ModelFile
 from disco_fuse.device import DeviceSpec
 
@@ -41,6 +47,8 @@ class GnnConfig:
 
     Attributes
     ----------
+    num_networks : int
+        Trained apart, with seeds that follow each other; the model is the mean of their outputs.
     num_layers, hidden, num_heads, dense : int
         Attention layers, width of a node over all heads, heads, width of the dense layers.
     num_epochs, batch : int
@@ -51,6 +59,7 @@ class GnnConfig:
     seed : int
     """
 
+    num_networks: int = 3
     num_layers: int = 4
     hidden: int = 32
     num_heads: int = 4
@@ -168,21 +177,28 @@ def train_gnn(
         See :func:`disco_fuse.cost_model.learned.log_ratios`.
     """
     config = GnnConfig() if config is None else config
-    network = fit_network(groups, config)
+    networks = [
+        fit_network(groups, replace(config, seed=config.seed + k), device.launch_us)
+        for k in range(config.num_networks)
+    ]
+    flat = np.concatenate([network.flat_weights() for network in networks])
     shape = [config.num_layers, config.hidden, config.num_heads, config.dense]
     return file_of(
         KIND,
         groups,
-        {"shape": np.array(shape, np.int32), "weights": network.flat_weights()},
+        {"shape": np.array(shape, np.int32), "weights": flat},
         device=device,
         environment=environment,
         training={"seed": config.seed},
     )
 
 
-def fit_network(groups: Sequence[TrainingGroup], config: GnnConfig) -> GroupNetwork:
+def fit_network(
+    groups: Sequence[TrainingGroup], config: GnnConfig, launch_us: float
+) -> GroupNetwork:
     """The trained network, in evaluation mode; torch's own generator is left as it was."""
     targets = torch.tensor(log_ratios(groups), dtype=torch.float32)
+    counts = torch.tensor(weights(groups, launch_us), dtype=torch.float32)
     features = [item.features for item in groups]
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # two threads on a busy machine take hundreds of times as long
@@ -194,7 +210,7 @@ def fit_network(groups: Sequence[TrainingGroup], config: GnnConfig) -> GroupNetw
                 np.concatenate([item.nodes for item in features]),
                 np.stack([item.globals for item in features]),
             )
-            _optimize(network, features, targets, config)
+            _optimize(network, features, targets, counts, config)
     finally:
         torch.set_num_threads(num_threads)
     network.eval()
@@ -202,7 +218,11 @@ def fit_network(groups: Sequence[TrainingGroup], config: GnnConfig) -> GroupNetw
 
 
 def _optimize(
-    network: GroupNetwork, features: list[GroupFeatures], targets: torch.Tensor, config: GnnConfig
+    network: GroupNetwork,
+    features: list[GroupFeatures],
+    targets: torch.Tensor,
+    counts: torch.Tensor,
+    config: GnnConfig,
 ) -> None:
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -217,7 +237,10 @@ def _optimize(
         for begin in range(0, len(order), config.batch):
             chosen = order[begin : begin + config.batch]
             outputs = network(*batch_graph([features[i] for i in chosen]))
-            loss = torch.nn.functional.mse_loss(outputs, targets[chosen])
+            errors = torch.nn.functional.huber_loss(
+                outputs, targets[chosen], reduction="none", delta=HUBER_DELTA
+            )
+            loss = (counts[chosen] * errors).mean() / HUBER_DELTA
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

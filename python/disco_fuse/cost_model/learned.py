@@ -24,6 +24,13 @@ from disco_fuse.cost_model.model_file import ModelFile
 from disco_fuse.device import DeviceSpec
 from disco_fuse.graph import OpGraph
 
+HUBER_DELTA = 0.1
+"""Errors of logarithms count squared up to here and linearly above (P. J. Huber, "Robust Estimation
+of a Location Parameter", Ann. Math. Statist. 35, 1964): a few kernels are slower for reasons that
+no feature tells, and squared they would outweigh the rest."""
+
+_LEAST_SHARE = 0.02  # of the kernel in what a step pays, so that no group counts nothing
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingGroup:
@@ -65,6 +72,21 @@ def log_ratios(groups: Sequence[TrainingGroup]) -> npt.NDArray[np.float64]:
                 "from must be finite and > 0"
             )
     return np.array([item.log_ratio for item in groups])
+
+
+def weights(groups: Sequence[TrainingGroup], launch_us: float) -> npt.NDArray[np.float64]:
+    """What an error of each group counts in training, float64[len(groups)], 1 at most.
+
+    The root of the kernel's share in what a step pays for it: the largest part of a kernel of some
+    nanoseconds is its launch, which no model has to predict.
+
+    Parameters
+    ----------
+    launch_us : float
+        What every kernel costs more.
+    """
+    measured = np.array([item.measured_us for item in groups])
+    return np.sqrt(np.maximum(measured / (measured + launch_us), _LEAST_SHARE))
 
 
 class LearnedCostModel(CostModel):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tvm.target import Target
 
-from disco_fuse.dataset.measure import Reference
+from disco_fuse.dataset.measure import DISTURBED_ABOVE, Reference
 from disco_fuse.dataset.sampling import candidates, measure_candidates
 from disco_fuse.dataset.store import Header, SampleFile
 from disco_fuse.profile.device import measure_device
@@ -91,4 +91,5 @@ def collect(
             if wanted <= 0:
                 break
             measure_candidates(file, name, mod, extraction, found[:wanted], target, reference)
+    file.judge(DISTURBED_ABOVE)
     return there()

@@ -28,8 +28,8 @@ from disco_fuse.profile.kernels import buffer_sets, kernel_evaluator
 # A reference of 64 KiB stays in the private cache and takes a few microseconds.
 _REFERENCE_ELEMENTS = 16 * 1024
 _REFERENCE_CALLS = 5
-# Load of other processes shows as tens of percent, the jitter of a quiet machine as a few.
-_DISTURBED_ABOVE = 1.10
+DISTURBED_ABOVE = 1.10
+"""Load of other processes shows as tens of percent, the jitter of a quiet machine as a few."""
 _ROUNDS = 4
 _MOST_ROUNDS = 16
 _ROUND_S = 0.004
@@ -69,9 +69,9 @@ class _Round:
 class Reference:
     """A small kernel that tells whether the machine is disturbed.
 
-    The fifth percentile of its times so far counts as that of a quiet machine (not the least one: a
-    processor that was idle runs faster for a moment). So the first rounds of a process may pass for
-    quiet ones although they are not.
+    The lower quartile of its times so far counts as that of a quiet machine (not the least one: a
+    processor that was idle runs a quarter faster for a moment). So the first rounds of a process
+    may pass for quiet ones although they are not, and all where less than a quarter are quiet.
     """
 
     def __init__(self, target: tvm.target.Target) -> None:
@@ -97,11 +97,11 @@ class Reference:
     @property
     def quiet_us(self) -> float:
         """Microseconds on a quiet machine, as far as is known."""
-        return self._sorted_us[len(self._sorted_us) // 20]
+        return self._sorted_us[len(self._sorted_us) // 4]
 
     def is_quiet(self, reference_us: float) -> bool:
         """Whether the reference takes as long as on a quiet machine."""
-        return reference_us <= _DISTURBED_ABOVE * self.quiet_us
+        return reference_us <= DISTURBED_ABOVE * self.quiet_us
 
 
 def compile_kernels(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> Any:

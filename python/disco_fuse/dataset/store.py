@@ -51,7 +51,7 @@ class MeasuredGroup:
     reference_us : float
         Median of the reference kernel between these rounds.
     disturbed : bool
-        Too few rounds were undisturbed although they were repeated.
+        Too few rounds were undisturbed although they were repeated; see :meth:`SampleFile.judge`.
     """
 
     graph: OpGraph
@@ -207,6 +207,26 @@ class SampleFile:
             connection.executemany(
                 f"INSERT OR IGNORE INTO fused VALUES ({','.join('?' * 12)})", rows
             )
+
+    def judge(self, above: float) -> int:
+        """Mark as disturbed what all groups of the file together say was disturbed.
+
+        While groups are measured, only those before are known. A group is disturbed where the
+        reference between its rounds took more than ``above`` times the lower quartile of all.
+
+        Returns
+        -------
+        int
+            How many are.
+        """
+        rows = self._connection.execute("SELECT reference_us FROM fused ORDER BY reference_us")
+        times = [row[0] for row in rows]
+        if not times:
+            return 0
+        limit = above * times[len(times) // 4]
+        with self._writing() as connection:
+            connection.execute("UPDATE fused SET disturbed = reference_us > ?", (limit,))
+        return sum(us > limit for us in times)
 
     def add_failure(self, name: str, model: str, reason: str) -> None:
         """Keep that the group of signature ``name`` cannot be built or run."""

@@ -14,7 +14,7 @@ from measured_groups import chain, training_groups, true_time_us
 
 from disco_fuse.cost_model import Group, LearnedCostModel, RooflineCostModel, choose_cost_model
 from disco_fuse.cost_model.boosted import BoostedConfig, BoostedCostModel, train_boosted
-from disco_fuse.cost_model.features import read_features
+from disco_fuse.cost_model.features import FEATURE_VERSION, read_features
 from disco_fuse.cost_model.gnn import GnnCostModel, run_network
 from disco_fuse.cost_model.gnn_training import (
     GnnConfig,
@@ -23,12 +23,15 @@ from disco_fuse.cost_model.gnn_training import (
     fit_network,
     train_gnn,
 )
+from disco_fuse.cost_model.learned import weights
 from disco_fuse.cost_model.model_file import ModelFile
 from disco_fuse.cost_model.registry import SHIPPED
 from disco_fuse.graph import OpKind
 from disco_fuse.search import search
 
-CONFIG = GnnConfig(num_layers=2, hidden=16, num_heads=2, dense=16, num_epochs=40, batch=16)
+CONFIG = GnnConfig(
+    num_networks=1, num_layers=2, hidden=16, num_heads=2, dense=16, num_epochs=40, batch=16
+)
 ABOUT: dict[str, Any] = {"device": DEVICE, "environment": "made up"}
 
 
@@ -59,6 +62,11 @@ def test_models_learn_a_rule_and_apply_it_to_unseen_groups(saved: Any) -> None:
         (predicted,) = model.predict(graph, [group])
         expected = DEVICE.launch_us + true_time_us(graph, group)
         assert predicted == pytest.approx(expected, rel=0.1)
+
+
+def test_a_kernel_far_below_its_launch_counts_little() -> None:
+    groups = [replace(training_groups(1)[0], measured_us=us) for us in (0.001, 1.0, 99.0)]
+    assert weights(groups, 1.0).tolist() == pytest.approx([0.02**0.5, 0.5**0.5, 0.99**0.5])
 
 
 def test_an_op_alone_costs_what_was_measured(saved: Any) -> None:
@@ -115,7 +123,10 @@ def test_search_asks_learned_models(saved: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "message"),
-    [("FORMAT", "has format 1; this release reads"), ("FEATURE_VERSION", "has feature version 1;")],
+    [
+        ("FORMAT", "has format 1; this release reads"),
+        ("FEATURE_VERSION", f"has feature version {FEATURE_VERSION};"),
+    ],
 )
 def test_files_of_other_versions_are_refused(
     saved: Any, field: str, message: str, monkeypatch: pytest.MonkeyPatch
@@ -227,12 +238,26 @@ def test_flat_weights_compute_what_dgl_computes(seed: int) -> None:
 def test_weights_must_fit_the_shape() -> None:
     made, shape = network(0)
     features = [item.features for item in training_groups(1)]
-    weights = made.flat_weights()
-    with pytest.raises(ValueError, match=f"has {len(weights)} weights, got {len(weights) - 1}"):
-        run_network(shape, weights[:-1], features)
+    flat = made.flat_weights()
+    with pytest.raises(ValueError, match=f"has {len(flat)} weights, or .* got {len(flat) - 1}"):
+        run_network(shape, flat[:-1], features)
     for bad in ([0, 24, 4, 20], [3, 24, 5, 20], [3, 24, 4, 0]):
         with pytest.raises(ValueError, match="a width that the heads divide"):
-            run_network(np.array(bad, np.int32), weights, features)
+            run_network(np.array(bad, np.int32), flat, features)
+
+
+def test_networks_of_an_ensemble_are_averaged() -> None:
+    groups = training_groups(12)
+    features = [item.features for item in groups]
+    config = replace(CONFIG, num_epochs=2)
+    one, other = (
+        GnnCostModel(train_gnn(groups, **ABOUT, config=replace(config, seed=seed)))
+        for seed in (0, 1)
+    )
+    both = GnnCostModel(train_gnn(groups, **ABOUT, config=replace(config, num_networks=2)))
+    mean = (one.log_ratios(features) + other.log_ratios(features)) / 2
+    np.testing.assert_allclose(both.log_ratios(features), mean, rtol=1e-6)
+    assert not np.allclose(one.log_ratios(features), other.log_ratios(features))
 
 
 def test_training_the_network_helps() -> None:
@@ -241,7 +266,7 @@ def test_training_the_network_helps() -> None:
 
     def loss(num_epochs: int) -> float:
         config = GnnConfig(num_layers=1, hidden=8, num_heads=2, dense=8, num_epochs=num_epochs)
-        made = fit_network(groups, config)
+        made = fit_network(groups, config, 0.3)
         outputs = run_network(np.array([1, 8, 2, 8], np.int32), made.flat_weights(), features)
         return float(np.mean((outputs - targets) ** 2))
 

@@ -6,6 +6,7 @@ import lzma
 import multiprocessing
 import sqlite3
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_the_first_measurement_of_a_group_stays(tmp_path: Path) -> None:
         file.add([one])
         file.add([again])
         assert [item.sample for item in file.groups()] == [one.sample]
+
+
+def test_what_was_disturbed_is_judged_by_the_whole_file(tmp_path: Path) -> None:
+    references = [3.0, 5.0, 5.0, 5.0, 5.2, 9.0]
+    groups = [
+        replace(item, reference_us=us, disturbed=us == 5.0)
+        for item, us in zip(measured_groups(6), references, strict=True)
+    ]
+    with SampleFile(tmp_path / "s.db", HEADER) as file:
+        assert file.judge(1.1) == 0
+        file.add(groups)
+        assert file.judge(1.1) == 1
+        found = {item.reference_us: item.disturbed for item in file.groups()}
+    assert found == {3.0: False, 5.0: False, 5.2: False, 9.0: True}
 
 
 def test_two_processes_fill_one_file(tmp_path: Path) -> None:
