@@ -46,9 +46,9 @@ class BoostedConfig:
     seed : int
     """
 
-    num_rounds: int = 1200
-    max_depth: int = 7
-    eta: float = 0.04
+    num_rounds: int = 900
+    max_depth: int = 6
+    eta: float = 0.06
     subsample: float = 0.7
     colsample: float = 0.5
     seed: int = 0

@@ -64,7 +64,7 @@ class GnnConfig:
     hidden: int = 32
     num_heads: int = 4
     dense: int = 64
-    num_epochs: int = 150
+    num_epochs: int = 60
     batch: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 1e-3
