@@ -11,7 +11,14 @@ from disco_fuse.checks import require as _require
 from disco_fuse.cluster import ClusterSpec
 from disco_fuse.device import DeviceSpec
 
-__all__ = ["AllReduceModel", "ClusterSpec", "DeviceSpec", "FusionLimits", "SearchConfig"]
+__all__ = [
+    "PRESET_NAMES",
+    "AllReduceModel",
+    "ClusterSpec",
+    "DeviceSpec",
+    "FusionLimits",
+    "SearchConfig",
+]
 
 PAPER_EDIT_KINDS = ("fuse", "fuse-duplicate", "merge-buckets")
 # In the order of EditKind in src/strategy/edit.h.
@@ -212,3 +219,4 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "limits": FusionLimits(bucket_neighbours="production-order"),
     },
 }
+PRESET_NAMES = tuple(_PRESETS)

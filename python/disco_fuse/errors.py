@@ -9,3 +9,7 @@ class UnsupportedOperatorError(ValueError):
 
 class MissingInputError(ValueError):
     """A file that the caller named, or that must lie beside it, is not there."""
+
+
+class WorkloadError(ValueError):
+    """What a user's own function raised, or that it returned something else than is wanted."""

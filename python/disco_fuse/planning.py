@@ -45,9 +45,12 @@ def search_choice(
     goal: Goal,
     cluster: ClusterSpec,
     config: SearchConfig,
+    on_search: Callable[[], None] | None = None,
     on_event: Callable[[SearchEvent], None] | None = None,
-) -> tuple[ImportedStep, Choice]:
-    """Import the workload and search on a simulated cluster.
+) -> tuple[ImportedStep, Choice, str]:
+    """Import the workload and search on a simulated cluster; also why the search has ended.
+
+    ``on_search`` is called between the two, ``on_event`` with what happens in the search.
 
     Raises
     ------
@@ -57,13 +60,16 @@ def search_choice(
     convolutions = cluster.device.library_convolutions and goal.target.kind.name == "llvm"
     step = import_step(goal.reference, library_convolutions=convolutions, target=goal.target)
     problem = problem_of(goal.model, step, library_convolutions=convolutions)
+    if on_search is not None:
+        on_search()
     result = tune(problem, cluster, config, on_event=on_event)
-    return step, Choice(
+    choice = Choice(
         problem=problem,
         strategy=result.strategy,
         cluster=cluster,
         simulated_us=result.makespan_us,
     )
+    return step, choice, result.search.stop_reason
 
 
 def known_choice(goal: Goal, strategy_file: Path) -> tuple[ImportedStep, Choice]:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from tvm import relax
 
 from disco_fuse.cubin import serve_machine_code
+from disco_fuse.errors import WorkloadError
 from disco_fuse.frontend.training_step import LEARNING_RATE, RANK
 from disco_fuse.kernels.library import load_library
 from disco_fuse.needs import GPU, TORCH, check_needs
@@ -91,8 +92,13 @@ class StepRunner:
         -------
         tuple of ndarray
             The loss, then the model's other outputs.
+
+        Raises
+        ------
+        WorkloadError
+            The batch has other parts.
         """
-        inputs = [tvm.runtime.tensor(part, self._device) for part in batch]
+        inputs = [tvm.runtime.tensor(part, self._device) for part in _parts(self.plan, batch)]
         with self._session.step():
             outputs = self._main(*inputs, *self._state)
         return tuple(output.numpy() for output in outputs)
@@ -204,6 +210,21 @@ def _load(folder: Path) -> Plan:
     if plan.needs_blas or TORCH in plan.needs:
         load_library()
     return plan
+
+
+def _parts(plan: Plan, batch: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The arrays of a batch, if they are what the plan takes."""
+    specs = plan.tensors[: plan.num_inputs]
+    parts = [np.asarray(x) for x in (batch if isinstance(batch, tuple | list) else [batch])]
+    given = [f"{part.dtype}{list(part.shape)}" for part in parts]
+    wanted = [f"{spec.dtype}{list(spec.shape)}" for spec in specs]
+    if given != wanted:
+        named = (f"{spec.name!r} {kind}" for spec, kind in zip(specs, wanted, strict=True))
+        raise WorkloadError(
+            f"a batch is {len(given)} arrays, {', '.join(given)}; plan {plan.name!r} takes "
+            f"{len(wanted)}: {', '.join(named)}"
+        )
+    return parts
 
 
 def _checked(values: Mapping[str, NDArray[Any]], spec: Any) -> NDArray[Any]:

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from typing import Any
 
-
-def DisCoFuse(**options: Any) -> Any:  # noqa: N802 - the name of a TVM pass
-    """Joint op fusion and tensor fusion; see :func:`disco_fuse.transform.DisCoFuse`."""
-    from disco_fuse import transform
-
-    return transform.DisCoFuse(**options)
+_PASS = "DisCoFuse"
 
 
 def publish() -> None:
-    """Make the pass available as ``tvm.relax.transform.DisCoFuse``."""
+    """Make the pass available as ``tvm.relax.transform.DisCoFuse``, imported when it is used."""
     import tvm.relax.transform as transform
 
-    if not hasattr(transform, "DisCoFuse"):
-        transform.DisCoFuse = DisCoFuse
+    if _PASS in vars(transform):
+        return
+    before = vars(transform).get("__getattr__")
+
+    def get(name: str) -> Any:
+        if name == _PASS:
+            from disco_fuse.transform import DisCoFuse
+
+            setattr(transform, _PASS, DisCoFuse)
+            return DisCoFuse
+        if before is not None:
+            return before(name)
+        raise AttributeError(f"module {transform.__name__!r} has no attribute {name!r}")
+
+    setattr(transform, "__getattr__", get)  # noqa: B010 - of a module
+    setattr(transform, "__dir__", lambda: sorted({*vars(transform), _PASS}))  # noqa: B010

@@ -14,6 +14,7 @@ from disco_fuse import __version__
 from disco_fuse.bench.exposed import exposed
 from disco_fuse.bench.memory import peak_rss_bytes
 from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.files import write_text
 from disco_fuse.tuning import Problem, tune
 
 
@@ -87,9 +88,7 @@ class RunStore:
         if result["stop_reason"] != "interrupted":
             path = self._path(run)
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(result), encoding="utf-8")
-            partial.replace(path)  # never half a file, whenever this is stopped
+            write_text(path, json.dumps(result))  # never half a file, whenever this is stopped
         return result
 
     def _path(self, run: Run) -> Path:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import shutil
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import click
 from tqdm import tqdm
 
 from disco_fuse import __version__
+from disco_fuse.cli.apart import apart
 from disco_fuse.cli.cost_models import cost_model_options
 from disco_fuse.cli.links import (
     NO_LINK,
@@ -27,10 +26,11 @@ from disco_fuse.cli.links import (
 )
 from disco_fuse.cli.output import json_option, show
 from disco_fuse.cli.references import BENCH_MODELS as MODELS
-from disco_fuse.cli.references import measured_reference_of
+from disco_fuse.cli.references import measured_reference_of, models_argument
 from disco_fuse.compare.link_bench import LinkBench
 from disco_fuse.compare.preparation import CostModelChoice
 from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.files import write_text
 
 HEADER = (
     "model",
@@ -69,7 +69,7 @@ Examples:
   $ disco-fuse bench --all --link 1gbit --json bench.json
 """
 )
-@click.argument("models", nargs=-1)
+@models_argument
 @click.option("--all", "every", is_flag=True, help=f"The models {', '.join(MODELS)}.")
 @ranks_option
 @link_option
@@ -144,18 +144,16 @@ def _measured(what: LinkBench) -> dict[str, Any]:
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     file = what.folder / f"result-{digest}.json"
     if not file.exists():
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            result = pool.submit(_run, what).result()
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(result), encoding="utf-8")
-        partial.replace(file)  # never half a file, whenever this is stopped
+        result = apart(_run, what)
+        write_text(file, json.dumps(result))  # never half a file, whenever this is stopped
     read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return read
 
 
 def _run(what: LinkBench) -> dict[str, Any]:
     def say(text: str) -> None:
-        tqdm.write(f"{what.model}: {text}", file=sys.stderr)
+        if sys.stderr.isatty():
+            tqdm.write(f"{what.model}: {text}", file=sys.stderr)
 
     return what.run(say)
 

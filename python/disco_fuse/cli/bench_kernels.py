@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from disco_fuse.bench.kernels.model import build_model, model_row, time_syntheti
 from disco_fuse.bench.kernels.peak import step_peak_bytes
 from disco_fuse.bench.kernels.plans import DISCO_FUSE
 from disco_fuse.bench.kernels.steps import SIDES, TORCH_EAGER, measure_steps
+from disco_fuse.cli.apart import apart
 from disco_fuse.cli.output import json_option, markdown_table, show
 from disco_fuse.cli.references import function_reference
 from disco_fuse.errors import UnsupportedOperatorError
@@ -145,16 +144,16 @@ class _Bench:
         peaks: dict[str, int] = {}
 
         def build() -> None:
-            built.update(_apart(build_model, name, reference, folder, database, with_groups))
+            built.update(apart(build_model, name, reference, folder, database, with_groups))
             self.groups += built["groups"]
 
         def steps() -> None:
             arguments = (reference, folder, self.rounds, self.time_limit_s, with_compile)
-            measured.update(_apart(measure_steps, *arguments))
+            measured.update(apart(measure_steps, *arguments))
 
         def memory() -> None:
             for side in (DISCO_FUSE, TORCH_EAGER):
-                peaks[side] = _apart(step_peak_bytes, side, reference, folder)
+                peaks[side] = apart(step_peak_bytes, side, reference, folder)
             self.rows[name] = model_row(name, built, measured, peaks)
 
         self.tasks += [(name, "build", build), (name, "steps", steps), (name, "memory", memory)]
@@ -163,7 +162,7 @@ class _Bench:
         """Append the groups of no model."""
 
         def measure() -> None:
-            self.groups += _apart(time_synthetic)
+            self.groups += apart(time_synthetic)
 
         self.tasks.append(("synthetic groups", "kernels", measure))
 
@@ -179,12 +178,6 @@ class _Bench:
                 except _FAILURES as error:
                     self.failed[name] = f"{type(error).__name__}: {error}"
                     bar.write(f"{name}: {task}: {self.failed[name]}", file=sys.stderr)
-
-
-def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def _cells(row: dict[str, Any]) -> Sequence[str]:

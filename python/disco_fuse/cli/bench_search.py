@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +18,19 @@ from disco_fuse.bench.paper import MODELS
 from disco_fuse.bench.plan_runs import paper_run, sweep_runs, varied_runs
 from disco_fuse.bench.runs import Run, RunStore
 from disco_fuse.bench.scaling import SCALING_OPS, time_per_candidate
+from disco_fuse.cli.apart import apart
 from disco_fuse.cli.bench_search_report import show_report
 from disco_fuse.cli.output import json_option
 from disco_fuse.cli.references import (
     cluster_option,
     load_cluster,
+    models_argument,
+    patience_option,
+    preset_option,
     reference_of,
     search_config,
+    seed_option,
+    starts_option,
     threads_option,
 )
 from disco_fuse.config import ClusterSpec, SearchConfig
@@ -53,25 +57,17 @@ Examples:
   $ disco-fuse bench-search transformer --sweep --json -
 """,
 )
-@click.argument("models", nargs=-1)
+@models_argument
 @click.option("--all", "every", is_flag=True, help="The six models, varied costs, and scaling.")
 @json_option
 @cluster_option
-@click.option("--preset", default="full", show_default=True, metavar="NAME")
-@click.option("--seed", type=int, default=0, show_default=True)
+@preset_option
+@seed_option
 @click.option(
     "--time-limit", type=float, default=50.0, show_default=True, metavar="SECONDS", help="A search."
 )
-@click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
-@click.option(
-    "--starts",
-    "num_starts",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Independent searches, of which the best counts.",
-)
+@patience_option
+@starts_option(1)
 @threads_option
 @click.option("--vary", is_flag=True, help="Also with all costs 30% up and down.")
 @click.option("--scaling", is_flag=True, help="Also time per candidate of long GPT-2s.")
@@ -183,7 +179,7 @@ class _Bench:
         for num_ops in SCALING_OPS:
 
             def measure(num_ops: int = num_ops) -> None:
-                self.scaling.append(_apart(time_per_candidate, file, num_ops, cluster, config))
+                self.scaling.append(apart(time_per_candidate, file, num_ops, cluster, config))
 
             self.tasks.append((f"gpt2: {num_ops} ops", measure))
 
@@ -208,7 +204,7 @@ class _Bench:
             if name in self.failed:
                 continue
             run = runs[0]
-            result[name] = _apart(
+            result[name] = apart(
                 count_launches,
                 references[name],
                 self.library_convolutions,
@@ -220,10 +216,4 @@ class _Bench:
     def _import(self, name: str, reference: str) -> None:
         file = self.problem_file(name)
         if not file.exists():
-            _apart(import_and_save, name, reference, self.library_convolutions, str(file))
-
-
-def _apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+            apart(import_and_save, name, reference, self.library_convolutions, str(file))

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
+from disco_fuse.cli import completion
 from disco_fuse.cli.output import failure, json_option, require_folder, show
 from disco_fuse.cli.references import (
     load_cluster,
+    model_argument,
     reference_of,
     search_config,
     search_options,
-    threads_option,
 )
+from disco_fuse.cli.search_bar import SearchBar
 from disco_fuse.config import SearchConfig
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.explain.source import find_file
 from disco_fuse.plan import Plan
 from disco_fuse.planning import Goal, known_choice, search_choice, write_choice
-from disco_fuse.search import SearchEvent
 from disco_fuse.target import GPU_ARCHS, gpu_target, host_target
 from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import ImportedStep
@@ -40,7 +39,7 @@ Examples:
   $ disco-fuse build gpt2_small -O again --strategy plan --ranks 4
 """
 )
-@click.argument("model")
+@model_argument
 @click.option(
     "-O",
     "--output",
@@ -68,6 +67,7 @@ Examples:
     "--cluster",
     "cluster_name",
     metavar="NAME|FILE",
+    shell_complete=completion.clusters,
     help="Cluster on which the search is simulated.  "
     f"[default: {_CLUSTERS[_CPU]}, or {_GPU_CLUSTER} for a GPU]",
 )
@@ -82,7 +82,6 @@ Examples:
     help="Ranks the plan is for; the search simulates so many.",
 )
 @search_options
-@threads_option
 @json_option
 def build(
     model: str,
@@ -91,19 +90,18 @@ def build(
     strategy_file: Path | None,
     cluster_name: str | None,
     num_ranks: int,
+    preset: str,
     json_file: str | None,
     **changes: Any,
 ) -> None:
     """Search a strategy for MODEL, compile it and write a plan folder for 'disco-fuse run'.
 
-    MODEL is a model of the zoo, or a function that returns a Workload, as 'package.module:function'
-    or 'file.py:function'. The search is that of 'disco-fuse tune', on a simulated cluster; 'show',
-    'explain' and 'compare' take the folder.
+    MODEL and the search, on a simulated cluster, are those of 'disco-fuse tune'; 'show', 'explain'
+    and 'compare' take the folder. Ctrl-C ends the search with the best strategy so far.
     """
     if strategy_file is not None and cluster_name is not None:
         raise click.UsageError("--cluster is for searching, but --strategy names a strategy")
-    changes["time_limit_s"] = changes.pop("time_limit")
-    config = search_config("full", changes)
+    config = search_config(preset, changes)
     goal = Goal(
         model=model,
         reference=reference_of(model),
@@ -112,17 +110,12 @@ def build(
     )
     require_folder(output, "-O")
     cluster_name = cluster_name or _CLUSTERS.get(target_name, _GPU_CLUSTER)
-    with tqdm(file=sys.stderr, desc="build", disable=None, leave=False) as bar:
-
-        def on_event(event: SearchEvent) -> None:
-            bar.set_postfix_str(
-                f"search: {event.num_candidates} candidates, best {event.makespan_us / 1e3:.2f} ms"
-            )
-
-        bar.set_postfix_str("import")
+    with SearchBar(config) as bar:
         try:
-            step, choice = _choose(goal, strategy_file, cluster_name, config, on_event)
-            bar.set_postfix_str(f"compile {len(choice.strategy.order)} units")
+            step, choice, reason = _choose(goal, strategy_file, cluster_name, config, bar)
+            if reason == "interrupted":
+                click.echo("interrupted: the plan is of the best so far", err=True)
+            bar.stage(f"compile {len(choice.strategy.order)} units")
             plan = write_choice(output, goal, step, choice, config.seed)
         except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
             raise failure(model, error) from error
@@ -154,12 +147,13 @@ def _show(plan: Plan, folder: Path, cluster_name: str, json_file: str | None) ->
 
 
 def _choose(
-    goal: Goal, strategy_file: Path | None, cluster_name: str, config: SearchConfig, on_event: Any
-) -> tuple[ImportedStep, Choice]:
+    goal: Goal, strategy_file: Path | None, cluster_name: str, config: SearchConfig, bar: SearchBar
+) -> tuple[ImportedStep, Choice, str]:
+    """The step, the strategy for it, and why the search for it has ended, if there was one."""
     if strategy_file is not None:
-        return known_choice(goal, find_file(strategy_file))
+        return *known_choice(goal, find_file(strategy_file)), "known"
     cluster = load_cluster(cluster_name)
     # A measured AllReduce curve is that of its own world size; it is the best guess for others.
     if cluster.links is not None:
         cluster = cluster.with_world_size(goal.num_ranks)
-    return search_choice(goal, cluster, config, on_event)
+    return search_choice(goal, cluster, config, bar.search, bar)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from disco_fuse.cli import completion
 from disco_fuse.cli.references import load_cluster
 from disco_fuse.errors import MissingInputError
 from disco_fuse.explain.exposure import BucketExposure
@@ -27,6 +28,7 @@ other_cluster_option = click.option(
     "--cluster",
     "cluster_name",
     metavar="NAME|FILE",
+    shell_complete=completion.clusters,
     help="Preset or TOML file of the cluster to simulate.  [default: the one it was chosen on]",
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from disco_fuse.baselines import baseline_names, evaluate_baselines
+from disco_fuse.cli import completion
 from disco_fuse.cli.choices import (
     heading,
     ms,
@@ -33,8 +34,8 @@ Examples:
   $ disco-fuse compare baseline:ddp plan --plot timeline.png
 """
 )
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=completion.baselines)
+@click.argument("second", metavar="B", shell_complete=completion.baselines)
 @problem_option
 @other_cluster_option
 @click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,22 @@ def samples_argument(command: Command) -> Command:
         default=SHIPPED_SAMPLES,
         required=False,
     )(command)
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Some of a few names, separated by commas."""
+
+    name = "names"
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._allowed = allowed
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        names = value if isinstance(value, tuple) else tuple(str(value).split(","))
+        for name in names:
+            if name not in self._allowed:
+                self.fail(f"{name!r} is none of {', '.join(self._allowed)}", param, ctx)
+        return names
 
 
 def cost_model_options(command: Command) -> Command:

@@ -23,9 +23,7 @@ Examples:
 On another machine, without opening a port: ssh -L 8765:127.0.0.1:8765 HOST
 """
 )
-@click.argument(
-    "places", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[FOLDER|FILE]..."
-)
+@click.argument("places", nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER|FILE]...")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -59,7 +57,7 @@ def dashboard(
 
     Reads the events of 'tune --events', 'tune -O' and 'run -O', and nothing else: FOLDER is
     searched for events*.jsonl, four levels deep, again and again; the current folder if none is
-    given. The page has no foreign parts and changes nothing.
+    given. What is not there yet is waited for. The page has no foreign parts and changes nothing.
 
     With a token, open the page once as http://HOST:PORT/?token=TOKEN, or send 'Authorization:
     Bearer TOKEN'. Ctrl-C or SIGTERM ends it.
@@ -72,6 +70,9 @@ def dashboard(
         access = Access(host, token)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    for place in places:
+        if not place.exists():
+            click.echo(f"{place} is not there yet: waiting for it", err=True)
     try:
         asyncio.run(_serve(Watch(places or (Path(),)), access, host, port))
     except OSError as error:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from tqdm import tqdm
 
-from disco_fuse.cli.cost_models import samples_argument
+from disco_fuse.cli.cost_models import Names, samples_argument
 from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.dataset.learning import (
     MODELS,
     Evaluation,
+    Example,
     Fold,
     evaluate,
     family_folds,
@@ -36,7 +38,12 @@ Examples:
 )
 @samples_argument
 @click.option(
-    "--models", default=",".join(MODELS), show_default=True, metavar="NAMES", help="Which ones."
+    "--models",
+    type=Names(MODELS),
+    default=",".join(MODELS),
+    show_default=True,
+    metavar="NAMES",
+    help="Which ones.",
 )
 @click.option(
     "--folds",
@@ -50,13 +57,13 @@ Examples:
 @json_option
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="IMAGE",
     help="Draw predicted against measured times, and the errors, of held-out families, as .png, "
     ".svg or .pdf.",
 )
 def eval_cost_model(
-    file: Path, models: str, num_folds: int, json_file: str | None, plot: Path | None
+    file: Path, models: tuple[str, ...], num_folds: int, json_file: str | None, plot: Path | None
 ) -> None:
     """Train on a part of the groups of FILE and predict the rest, until each was predicted once.
 
@@ -68,18 +75,17 @@ def eval_cost_model(
     kernels differs by, without launch.
     """
     require_picture(plot)
-    names = models.split(",")
     try:
         with read_samples(file) as samples:
             examples, header = load_examples(samples), samples.header
-        splits = {"families": family_folds(examples, num_folds)}
+        splits = {"families": _families(examples, num_folds)}
         if len({item.measured.model for item in examples}) > 1:
             splits["leave_one_model_out"] = model_folds(examples)
         results: Results = {}
-        total = len(names) * sum(map(len, splits.values()))
+        total = len(models) * sum(map(len, splits.values()))
         # disable=None: no bar unless standard error is a terminal.
         with tqdm(total=total, file=sys.stderr, unit="fold", disable=None) as bar:
-            for name in names:
+            for name in models:
                 results[name] = {
                     split: evaluate(name, examples, folds, header, bar.update)
                     for split, folds in splits.items()
@@ -99,6 +105,13 @@ def eval_cost_model(
         "per_model": _per_model(results, splits, [item.measured.model for item in examples]),
     }
     show(_rows(data), data, json_file)
+
+
+def _families(examples: Sequence[Example], num_folds: int) -> list[Fold]:
+    try:
+        return family_folds(examples, num_folds)
+    except ValueError as error:
+        raise click.UsageError(f"--folds: {error}") from error
 
 
 def _plot(results: Results, path: Path) -> None:

@@ -92,8 +92,11 @@ def explain(
 
 def _why(summary: Summary, names: tuple[str, str], json_file: str | None) -> None:
     choice = summary.choice
-    with told():
+    try:
         first, second = (find_op(choice.problem.graph, name) for name in names)
+    except ValueError as error:
+        raise click.UsageError(f"--why: {error}") from error
+    with told():
         answers = why_not(choice, first, second)
     data = {
         "model": choice.problem.name,

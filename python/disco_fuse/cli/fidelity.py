@@ -19,7 +19,7 @@ from disco_fuse.cli.links import (
     started,
 )
 from disco_fuse.cli.output import failure, json_option, markdown_table, show
-from disco_fuse.cli.references import measured_reference_of
+from disco_fuse.cli.references import measured_reference_of, model_argument
 from disco_fuse.compare.fidelity import Fidelity
 from disco_fuse.compare.preparation import CostModelChoice
 from disco_fuse.errors import UnsupportedOperatorError
@@ -34,7 +34,7 @@ Examples:
   $ disco-fuse fidelity byte_gpt --strategies 20 --link 1gbit --cost-model auto
 """
 )
-@click.argument("model")
+@model_argument
 @click.option(
     "--strategies",
     "num_strategies",
@@ -83,8 +83,6 @@ def fidelity(
     MODEL is a model of the zoo or of 'disco-fuse bench', or a function that returns a Workload.
     Kendall's tau leaves out pairs of strategies whose measured order is not certain.
     """
-    if num_ranks < 1:
-        raise click.UsageError(f"-n {num_ranks} must be at least 1")
     reference = measured_reference_of(model)
     check_link(link)
     # disable=None: no bar unless standard error is a terminal.

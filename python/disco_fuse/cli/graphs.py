@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import click
 from tqdm import tqdm
 
 from disco_fuse import zoo
+from disco_fuse.cli import completion
+from disco_fuse.cli.apart import apart
 from disco_fuse.cli.graph_facts import GraphFacts, graph_facts
 from disco_fuse.cli.output import json_option, show
 from disco_fuse.cli.references import reference_of
@@ -28,15 +28,14 @@ Examples:
   $ disco-fuse graphs --all --json graphs.json
 """
 )
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=completion.models)
 @click.option("--all", "every", is_flag=True, help="All models of the zoo.")
 @json_option
 def graphs(names: tuple[str, ...], every: bool, json_file: str | None) -> None:
     """Import training steps and show seconds, peak memory, ops, and gradients to be averaged.
 
-    NAMES are models of the zoo, or functions that return a Workload, as 'package.module:function'
-    or 'file.py:function'. Each is imported in a process of its own; seconds are from the model to
-    the lowered module, MB are 10**6 bytes.
+    NAMES are what 'disco-fuse tune' takes for MODEL. Each is imported in a process of its own;
+    seconds are from the model to the lowered module, MB are 10**6 bytes.
     """
     if every == bool(names):
         raise click.UsageError(f"give names or --all; names are {', '.join(zoo.models())}")
@@ -75,8 +74,7 @@ def _measure_all(references: dict[str, str]) -> tuple[list[GraphFacts], list[str
 
 
 def _in_own_process(name: str, reference: str) -> GraphFacts:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(graph_facts, name, reference).result()
+    return apart(graph_facts, name, reference)
 
 
 def _cells(row: GraphFacts) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,25 @@ from disco_fuse.slow_link import rate_bytes_per_us, slow_link, why_unavailable
 
 NO_LINK = "shared-memory"
 
+
+def _countable(_context: click.Context, _parameter: click.Parameter, num_ranks: int) -> int:
+    """Refuse more ranks than this machine has cores: they would measure one another."""
+    most = os.cpu_count() or 1
+    if num_ranks > most:
+        raise click.UsageError(f"-n {num_ranks}: this machine has {most} cores for ranks")
+    return num_ranks
+
+
 ranks_option = click.option(
-    "-n", "num_ranks", type=int, default=2, show_default=True, metavar="N", help="Ranks."
+    "-n",
+    "--ranks",
+    "num_ranks",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Ranks.",
+    callback=_countable,
 )
 link_option = click.option(
     "--link",

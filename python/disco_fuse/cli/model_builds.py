@@ -26,6 +26,7 @@ from disco_fuse.build import schedule_step, vm_pipeline
 from disco_fuse.config import AllReduceModel, ClusterSpec, DeviceSpec, SearchConfig
 from disco_fuse.cost_model import RooflineCostModel
 from disco_fuse.extract import Extraction, extract
+from disco_fuse.files import write_text
 from disco_fuse.insert import InsertAllReduce
 from disco_fuse.kernels.analysis import num_nests
 from disco_fuse.kernels.cuda import ScheduleCUDA
@@ -205,6 +206,4 @@ def _run_file(cache: Path, name: str, strategy: str, arch: str) -> Path:
 def _write(path: Path, data: Any) -> None:
     """Write a file that another process sees whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{time.monotonic_ns()}.tmp")
-    temporary.write_text(json.dumps(data), encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(data))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import tempfile
 from collections.abc import Sequence
@@ -10,9 +12,11 @@ from typing import Any
 
 import click
 
-from disco_fuse.errors import MissingInputError
+from disco_fuse.errors import MissingInputError, WorkloadError
+from disco_fuse.files import write_text
 
 _PICTURES = (".png", ".svg", ".pdf")
+_HEAD_BYTES = 1 << 16  # torch.profiler writes its traceEvents behind some facts of the machine
 
 
 def require_file(path: Path, option: str) -> None:
@@ -46,15 +50,18 @@ def require_folder(path: Path, option: str) -> None:
 
 def why_unwritable(path: Path) -> str | None:
     """Why a folder cannot be made or written to; it is only there afterwards if it was before."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing: list[Path] = []
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-        for folder in missing:  # it is made again when there is something to put into it
-            folder.rmdir()
     except OSError as error:
         return error.strerror
+    finally:
+        for folder in missing:  # it is made again when there is something to put into it
+            with contextlib.suppress(OSError):  # it could not be made
+                folder.rmdir()
     return None
 
 
@@ -75,22 +82,54 @@ def require_picture(path: Path | None) -> None:
 def failure(what: object, error: Exception) -> click.ClickException:
     """What to raise when the work on ``what`` failed: files by their own name, others after it.
 
-    An input that is not there is a wrong call.
+    An input that is not there is a wrong call, and so is a function that is of no use.
     """
     text = str(error)
-    if isinstance(error, MissingInputError):
+    if isinstance(error, MissingInputError | WorkloadError):
         return click.UsageError(text)
-    if isinstance(error, OSError) and error.filename is not None:
-        return click.ClickException(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError):
+        return system_failure(error)
     if isinstance(error, ValueError):
         return click.ClickException(text if text.startswith(str(what)) else f"{what}: {text}")
     return click.ClickException(f"{what}: {type(error).__name__}: {text}")
 
 
+def system_failure(error: OSError) -> click.ClickException:
+    """What to raise when the system refused something: a name that cannot be is a wrong call."""
+    what = "standard output" if error.filename is None else error.filename
+    text = f"{what}: {error.strerror or error}"
+    wrong_call = error.errno == errno.ENAMETOOLONG
+    return click.UsageError(text) if wrong_call else click.ClickException(text)
+
+
 def _writable(_context: click.Context, _parameter: click.Parameter, file: str | None) -> str | None:
-    if file not in (None, "-"):
-        require_file(Path(file), "--json")
+    """FILE of ``json_option``, which must not be an argument that comes after a bare ``--json``.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    if file is None or file == "-":
+        return file
+    path = Path(file)
+    require_file(path, "--json")
+    if path.is_file() or not path.exists():
+        if path.suffix != ".json":
+            raise click.UsageError(f"--json: {file} must end in .json, or be '-'")
+        if is_trace(path):
+            raise click.UsageError(
+                f"--json: {file} is a trace, and would be overwritten; if it is the input, write "
+                "'--json -' before it"
+            )
     return file
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file holds a trace in the Chrome format, of torch.profiler or of our own."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"traceEvents"' in file.read(_HEAD_BYTES)
 
 
 json_option = click.option(
@@ -115,10 +154,7 @@ def show(rows: Sequence[Sequence[str]], data: dict[str, Any], json_file: str | N
         click.echo(text)
         return
     if json_file is not None:
-        try:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise click.ClickException(f"cannot write {json_file}: {error}") from error
+        write_text(Path(json_file), text + "\n")
     if len(rows) > 1:
         click.echo(markdown_table(rows))
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from disco_fuse import zoo
 from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
 from disco_fuse.cli.output import failure, json_option, markdown_table, show
-from disco_fuse.cli.references import measured_reference_of
+from disco_fuse.cli.references import measured_reference_of, models_argument
 from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.kernel_cache import user_cache_folder
 from disco_fuse.kernels.library import library_available, load_library
@@ -59,7 +59,7 @@ Examples:
   $ disco-fuse profile --all-small -n 2 --link 1gbit --database profile.sqlite --json profile.json
 """
 )
-@click.argument("models", nargs=-1)
+@models_argument
 @click.option("--all-small", is_flag=True, help="The small models of the zoo.")
 @ranks_option
 @link_option
@@ -88,8 +88,6 @@ def profile(
     software and, for AllReduce, the ranks and their links. Everything is stored as soon as it is
     measured, so that nothing is lost when the command ends early; two may run at a time.
     """
-    if num_ranks < 1:
-        raise click.UsageError(f"-n {num_ranks} must be at least 1")
     names = [*models, *(m for m in zoo.models() if all_small and m.endswith("_small"))]
     references = {name: measured_reference_of(name) for name in names}
     check_link(link)

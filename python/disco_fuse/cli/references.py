@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import click
 
 from disco_fuse import zoo
-from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.cli import completion
+from disco_fuse.config import PRESET_NAMES, ClusterSpec, SearchConfig
 from disco_fuse.workload import load_function
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FUNCTIONS = "'package.module:function' or 'file.py:function'"
-MODEL_HELP = f"a model of the zoo, or a function that returns a Workload, as {_FUNCTIONS}"
 
 BENCH_MODELS = ("bert_mini", "resnet18_cifar", "byte_gpt", "rnnlm_small", "vgg_dense")
 _BENCH_FILE = "disco_fuse.zoo.bench_models"
@@ -26,6 +26,7 @@ cluster_option = click.option(
     default="cluster-a",
     show_default=True,
     metavar="NAME|FILE",
+    shell_complete=completion.clusters,
     help="Preset or TOML file of the cluster to simulate.",
 )
 
@@ -88,6 +89,9 @@ def load_cluster(name: str) -> ClusterSpec:
         raise click.UsageError(str(error)) from error
 
 
+model_argument = click.argument("model", shell_complete=completion.models)
+optional_model_argument = click.argument("model", required=False, shell_complete=completion.models)
+models_argument = click.argument("models", nargs=-1, shell_complete=completion.models)
 instead_of_model_option = click.option(
     "--problem",
     "problem_file",
@@ -97,21 +101,20 @@ instead_of_model_option = click.option(
 )
 
 
-def search_options(command: _Command) -> _Command:
-    """Adds what decides where one search goes and when it ends."""
-    seed = click.option("--seed", type=int, default=0, show_default=True)
-    time_limit = click.option(
-        "--time-limit", type=float, metavar="SECONDS", help="End the search after that."
-    )
-    max_steps = click.option(
-        "--max-steps", type=int, metavar="N", help="End the search after N candidates."
-    )
-    patience = click.option(
-        "--patience", type=int, metavar="N", help="Candidates without improvement."
-    )
-    return seed(time_limit(max_steps(patience(command))))
-
-
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(PRESET_NAMES),
+    default="full",
+    show_default=True,
+    help="Search configuration.",
+)
+patience_option = click.option(
+    "--patience", type=int, metavar="N", help="Candidates without improvement."
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True)
+max_steps_option = click.option(
+    "--max-steps", type=int, metavar="N", help="End each search after N candidates."
+)
 threads_option = click.option(
     "--threads",
     "num_threads",
@@ -119,13 +122,67 @@ threads_option = click.option(
     metavar="N",
     help="Threads for them; the result does not depend on it.  [default: one per processor]",
 )
+# Fields of SearchConfig -> how the command line calls them.
+_OPTIONS = {
+    "seed": "--seed",
+    "time_limit_s": "--time-limit",
+    "max_steps": "--max-steps",
+    "patience": "--patience",
+    "memory_limit_bytes": "--memory-limit",
+    "num_starts": "--starts",
+    "num_threads": "--threads",
+}
+
+
+def starts_option(default: int) -> Callable[[_Command], _Command]:
+    """``--starts``, of which commands need a different number."""
+    return click.option(
+        "--starts",
+        "num_starts",
+        type=int,
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="Independent searches, of which the best counts.",
+    )
+
+
+def search_options(command: _Command) -> _Command:
+    """Adds ``preset`` and what else decides where a search goes and when it ends."""
+    time_limit = click.option(
+        "--time-limit",
+        "time_limit_s",
+        type=float,
+        metavar="SECONDS",
+        help="End the search after that.",
+    )
+    memory_limit = click.option(
+        "--memory-limit",
+        "memory_limit_bytes",
+        type=int,
+        metavar="BYTES",
+        help="Strategies whose step needs more are illegal.",
+    )
+    rest = (max_steps_option, patience_option, memory_limit, starts_option(1), threads_option)
+    for option in reversed((preset_option, seed_option, time_limit, *rest)):
+        command = option(command)
+    return command
 
 
 def search_config(preset: str, changes: dict[str, Any]) -> SearchConfig:
-    """A preset with what the user gave; ``None`` stands for what was not given."""
+    """A preset with what the user gave, by field; ``None`` stands for what was not given.
+
+    Raises
+    ------
+    click.UsageError
+        Something is out of range; named as the command line calls it.
+    """
     given = {name: value for name, value in changes.items() if value is not None}
     given.setdefault("num_threads", os.cpu_count() or 1)
     try:
         return SearchConfig.preset(preset, **given)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        text = str(error).replace("None or ", "")
+        for field, option in _OPTIONS.items():
+            text = text.replace(f"SearchConfig.{field}", option)
+        raise click.UsageError(text) from error

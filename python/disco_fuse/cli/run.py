@@ -149,8 +149,10 @@ def run(context: click.Context, /, num_ranks: int | None, **options: Any) -> Non
         _check_plan(options)
     if launcher is None:  # ranks that try the same places at once would be in each other's way
         _check_places(options)
+    hosts = None if hostfile is None or as_rank else read_hostfile(hostfile)
+    if hosts is not None and num_ranks == 1:
+        raise click.UsageError("--hostfile is for two ranks (-n 2) or more: one runs on this host")
     if launcher is None and num_ranks > 1:
-        hosts = None if hostfile is None else read_hostfile(hostfile)
         sys.exit(_start(context, num_ranks, hosts, oversubscribe))
     sys.exit(run_rank(RunOptions(**options), num_ranks))
 
@@ -199,7 +201,8 @@ def _start(
             arguments, num_ranks, hosts=hosts, oversubscribe=oversubscribe, pass_on_sigterm=True
         )
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        text = str(error).replace("oversubscribe=True", "--oversubscribe")
+        raise click.UsageError(text.replace("num_ranks", "-n")) from error
     except (FileNotFoundError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
     return finished.returncode

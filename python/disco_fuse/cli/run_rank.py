@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from disco_fuse.cli.output import show
+from disco_fuse.cli.output import failure, show
 from disco_fuse.cli.run_trace import StepRecord
 from disco_fuse.cli.synthetic import synthetic_batches, synthetic_values
+from disco_fuse.errors import WorkloadError
 from disco_fuse.needs import GPU, check_needs
 from disco_fuse.plan import Plan, load_plan
 from disco_fuse.runner import StepRunner
@@ -24,6 +25,7 @@ from disco_fuse.runtime import Communicator, abort_on_error, loopback, mpi, nccl
 from disco_fuse.trainer import Checkpoints, Constant, EventLog, Trainer, TrainingResult
 from disco_fuse.trainer.events import Event, OnEvent
 from disco_fuse.trainer.loop import Batch
+from disco_fuse.user_code import user_code
 from disco_fuse.workload import call_function, load_function
 
 TERMINATED = 128 + 15  # what shells say of a process that SIGTERM ended
@@ -73,29 +75,44 @@ def run_rank(options: RunOptions, num_ranks: int) -> int:
                 communicator, lambda: _usable(options.plan), f"the plan in {options.plan}"
             )
             communicator = _for_gradients_of(plan, communicator, options)
-            trainer, record = _trainer(options, plan, communicator)
-        except ValueError as error:
+            log = _log(options, communicator.rank)
+            trainer, record = _trainer(options, plan, communicator, log)
+        except (ValueError, OSError) as error:
             return _refused(communicator, error)
-        with trainer.runner.recording_kernels() if record else nullcontext():
-            result = trainer.train(options.steps)
+        try:
+            with trainer.runner.recording_kernels() if record else nullcontext():
+                result = trainer.train(options.steps)
+        except WorkloadError as error:
+            if communicator.world_size > 1:
+                raise  # the other ranks do not know of it, and are ended
+            return _refused(communicator, error)
         try:
             traced = record.finish(options.trace) if record and options.trace else None
-        except ValueError as error:
+            if communicator.rank == 0:
+                _report(options, trainer, result, traced)
+            on_all_ranks(communicator, lambda: _whole(log), "the events")
+        except (ValueError, OSError) as error:
             return _refused(communicator, error)
-        if communicator.rank == 0:
-            _report(options, trainer, result, traced)
         # Nobody ends while another still writes: mpirun would end that one too.
         communicator.barrier("the end of the run")
     communicator.close()
     if result.stop_reason == "terminated":
         return TERMINATED
-    return 1 if result.stop_reason in _FAILURES else 0
+    no_data = result.stop_reason == "data" and result.step == 0
+    return 1 if result.stop_reason in _FAILURES or no_data else 0
 
 
-def _refused(communicator: Communicator, error: ValueError, status: int = 1) -> int:
+def _whole(log: EventLog | None) -> bool:
+    """``ValueError`` if events are missing in the file."""
+    if log is not None and log.failure is not None:
+        raise ValueError(log.failure)
+    return True
+
+
+def _refused(communicator: Communicator, error: ValueError | OSError, status: int = 1) -> int:
     """Every rank has the same error; one of them says it, before mpirun may end it."""
     if communicator.rank == 0:
-        click.ClickException(str(error)).show()
+        failure("run", error).show()
     communicator.barrier("the end of a refused run")
     communicator.close()
     return status
@@ -136,7 +153,7 @@ def _for_gradients_of(plan: Plan, communicator: Communicator, options: RunOption
 
 
 def _trainer(
-    options: RunOptions, plan: Plan, communicator: Communicator
+    options: RunOptions, plan: Plan, communicator: Communicator, log: EventLog | None
 ) -> tuple[Trainer, StepRecord | None]:
     """The trainer, and what records its steps if that was asked for."""
     values = on_all_ranks(communicator, lambda: _values(options, plan), "the state")
@@ -159,7 +176,7 @@ def _trainer(
         schedule=None if rate is None else Constant(lr=rate),
         checkpoints=checkpoints,
         on_nan=options.on_nan,
-        on_event=_events(options, communicator.rank, record),
+        on_event=_events([taker for taker in (record, log) if taker is not None]),
     )
     if communicator.rank == 0 and trainer.restored is not None:
         for damaged in trainer.restored.damaged:
@@ -184,15 +201,37 @@ def _data(options: RunOptions, plan: Plan, communicator: Communicator) -> Iterat
     batches = call_function(options.data, communicator.rank, communicator.world_size)
     if not hasattr(batches, "__next__"):
         raise ValueError(f"{options.data} returned {type(batches).__name__}, not an iterator")
-    data: Iterator[Batch] = batches
-    return data
+    return _UserBatches(batches, options.data)
 
 
-def _events(options: RunOptions, rank: int, record: StepRecord | None) -> OnEvent:
-    """What takes the events of a training: none, one or both of a file and a record."""
-    takers: list[OnEvent] = [] if record is None else [record]
-    if options.output is not None:
-        takers.append(EventLog(options.output / f"events-rank-{rank}.jsonl"))
+class _UserBatches:
+    """The iterator of a user; what it raises says whose it is."""
+
+    def __init__(self, batches: Iterator[Batch], function: str) -> None:
+        self._batches = batches
+        self._function = function
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        with user_code(f"the iterator of {self._function}"):
+            batch = next(self._batches, None)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)  # it may have a state_dict
+
+
+def _log(options: RunOptions, rank: int) -> EventLog | None:
+    folder = options.output
+    return None if folder is None else EventLog(folder / f"events-rank-{rank}.jsonl")
+
+
+def _events(takers: Sequence[OnEvent]) -> OnEvent:
+    """One taker for all of them: none, one or both of a file and a record."""
 
     def on_event(event: Event) -> None:
         for taker in takers:
@@ -207,7 +246,7 @@ def _report(
     plan = trainer.runner.plan
     times_ms = np.array(result.step_times_s or [np.nan]) * 1e3
     low, median, high = (float(x) for x in np.percentile(times_ms, [10, 50, 90]))
-    if result.detail and result.stop_reason != "data":
+    if result.detail and (result.stop_reason != "data" or not result.losses):
         click.echo(f"{result.stop_reason}: {result.detail}", err=True)
     data: Event = {
         "plan": plan.name,

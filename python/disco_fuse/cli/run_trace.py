@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from disco_fuse.compare.trace import measured_trace, rank_timeline
+from disco_fuse.files import write_text
 from disco_fuse.runner import StepRunner
 from disco_fuse.runtime import StepEvents, on_all_ranks
 from disco_fuse.trainer.events import Event
@@ -58,7 +59,7 @@ class StepRecord:
         def write() -> bool:
             if communicator.rank == 0:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(measured_trace(timelines)), encoding="utf-8")
+                write_text(path, json.dumps(measured_trace(timelines)))
             return True
 
         on_all_ranks(communicator, write, f"the trace {path}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from disco_fuse.cli.cost_models import samples_argument
+from disco_fuse.cli.cost_models import Names, samples_argument
 from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cost_model.registry import model_path
 from disco_fuse.dataset.learning import LEARNED, load_examples, train
@@ -32,12 +32,17 @@ Examples:
     help="Write xgboost.npz and gnn.npz there.",
 )
 @click.option(
-    "--models", default=",".join(LEARNED), show_default=True, metavar="NAMES", help="Which ones."
+    "--models",
+    type=Names(LEARNED),
+    default=",".join(LEARNED),
+    show_default=True,
+    metavar="NAMES",
+    help="Which ones.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 def train_cost_model(
-    file: Path, output: Path, models: str, seed: int, json_file: str | None
+    file: Path, output: Path, models: tuple[str, ...], seed: int, json_file: str | None
 ) -> None:
     """Train cost models on all groups of FILE, which 'disco-fuse sample' made.
 
@@ -50,7 +55,7 @@ def train_cost_model(
         with read_samples(file) as samples:
             examples, header = load_examples(samples), samples.header
         output.mkdir(parents=True, exist_ok=True)
-        for name in models.split(","):
+        for name in models:
             begin = time.perf_counter()
             path = model_path(output, name)
             train(name, examples, header, seed).save(path)

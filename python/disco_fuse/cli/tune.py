@@ -23,10 +23,10 @@ from disco_fuse.cli.references import (
     cluster_option,
     instead_of_model_option,
     load_cluster,
+    optional_model_argument,
     reference_of,
     search_config,
     search_options,
-    threads_option,
 )
 from disco_fuse.cli.tune_measured import (
     TunedHere,
@@ -39,6 +39,7 @@ from disco_fuse.cli.tune_watch import SearchWatch
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import choose_cost_model
 from disco_fuse.errors import UnsupportedOperatorError
+from disco_fuse.files import write_text
 from disco_fuse.report import render, report_data
 from disco_fuse.tuning.choice import Choice
 from disco_fuse.tuning.importing import import_problem
@@ -55,33 +56,10 @@ Examples:
   $ disco-fuse tune tutorials/quickstart.py:byte_gpt --cluster 1gbit-cpu --time-limit 1 -O plan
 """
 )
-@click.argument("model", required=False)
+@optional_model_argument
 @instead_of_model_option
 @cluster_option
-@click.option(
-    "--preset",
-    default="full",
-    show_default=True,
-    metavar="NAME",
-    help="Search configuration: paper, reference-code or full.",
-)
 @search_options
-@click.option(
-    "--memory-limit",
-    type=int,
-    metavar="BYTES",
-    help="Strategies whose step needs more are illegal.",
-)
-@click.option(
-    "--starts",
-    "num_starts",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Independent searches, of which the best counts.",
-)
-@threads_option
 @cost_model_options
 @measure_top_option
 @database_option
@@ -98,7 +76,7 @@ Examples:
 @click.option(
     "--events",
     "events_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
     help="Append what happens to FILE, for 'disco-fuse dashboard'.  [default: in DIR of -O]",
 )
@@ -127,15 +105,18 @@ def tune(
 ) -> None:
     """Search op fusion and tensor fusion for MODEL and compare with every baseline.
 
-    MODEL is a model of the zoo, or a function that returns a Workload, as 'package.module:function'
-    or 'file.py:function'. Nothing is built or run, unless with --measure-top: all times are
-    simulated. Ctrl-C ends the search with the best strategy so far.
+    MODEL is a model of the zoo, or a function of yours, as 'package.module:function' or
+    'file.py:function', that returns (model, example inputs, loss, optimizer), a dict of model,
+    example_inputs, loss and optimizer, or a disco_fuse.workload.Workload. The example inputs end
+    with the target of the loss; the optimizer is one of disco_fuse.frontend, or torch's SGD, Adam
+    or AdamW.
+
+    Nothing is built or run, unless with --measure-top: all times are simulated. Ctrl-C ends the
+    search with the best strategy so far.
     """
     if (model is None) == (problem_file is None):
         raise click.UsageError("give either MODEL or --problem FILE")
     cluster = load_cluster(cluster_name)
-    changes["time_limit_s"] = changes.pop("time_limit")
-    changes["memory_limit_bytes"] = changes.pop("memory_limit")
     config = search_config(preset, changes)
     check_measurable(num_best, model, cluster)
     models, start = (cost_model, cost_models), not no_warm_start
@@ -172,7 +153,7 @@ def tune(
             write_strategy(output, result, preset, measured)
         if report_file is not None:
             page = render(report_data(result, watch.events, preset))
-            report_file.write_text(page, encoding="utf-8")
+            write_text(report_file, page)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
         what = model or problem_file
         raise failure(what, error) from error
@@ -188,6 +169,8 @@ def tune(
         click.echo("\n" + markdown_table(_result_rows(result)))
     if measured is not None and json_file != "-":
         click.echo("\n" + markdown_table(measured_rows(measured.measured)))
+    if watch.failure is not None:
+        raise click.ClickException(watch.failure)
 
 
 def _simulated(
@@ -249,7 +232,7 @@ def write_strategy(
         choice = measured.priced(choice)
     choice.save(folder, more)
     trace = result.timeline.to_chrome_trace(graph, result.strategy)
-    (folder / "timeline.trace.json").write_text(trace, encoding="utf-8")
+    write_text(folder / "timeline.trace.json", trace)
 
 
 def _problem(model: str | None, file: Path | None, library_convolutions: bool) -> Problem:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from tqdm import tqdm
-
+from disco_fuse.cli.search_bar import SearchBar
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.search import SearchEvent
 from disco_fuse.trainer import EventLog
@@ -41,10 +38,7 @@ class SearchWatch:
         self._search = (cluster, config, preset)
         self._problem: Problem | None = None
         self._told: SearchEvents | None = None
-        # disable=None: no bar unless standard error is a terminal.
-        self._bar: Any = tqdm(
-            file=sys.stderr, unit="candidate", desc="search", disable=None, leave=False
-        )
+        self._bar = SearchBar(config)
 
     def __enter__(self) -> SearchWatch:
         return self
@@ -55,12 +49,18 @@ class SearchWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bar.close()
+        self._bar.__exit__(kind, error, traceback)
+
+    @property
+    def failure(self) -> str | None:
+        """Why events are missing in the file, if they are."""
+        return None if self._log is None else self._log.failure
 
     def begin(self, problem: Problem) -> None:
         """A search of this problem begins."""
         self._problem = problem
         self.events = []
+        self._bar.search()
         if self._log is not None:
             self._log(start_event(problem, *self._search))
             self._told = SearchEvents(problem.graph, self._log)
@@ -69,11 +69,9 @@ class SearchWatch:
         """Something happened; fewer candidates than before mean that a new search has begun."""
         if self.events and event.num_candidates < self.events[-1].num_candidates:
             assert self._problem is not None
-            self._bar.reset()
             self.begin(self._problem)
         self.events.append(event)
-        self._bar.set_postfix_str(f"best {event.makespan_us / 1e3:.2f} ms", refresh=False)
-        self._bar.update(event.num_candidates - self._bar.n)
+        self._bar(event)
         if self._told is not None:
             self._told(event)
 

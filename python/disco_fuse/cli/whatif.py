@@ -11,13 +11,19 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from disco_fuse.cli import completion
 from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.cli.references import (
     cluster_option,
     instead_of_model_option,
     load_cluster,
+    max_steps_option,
+    optional_model_argument,
+    patience_option,
     reference_of,
     search_config,
+    seed_option,
+    starts_option,
     threads_option,
 )
 from disco_fuse.config import ClusterSpec
@@ -68,7 +74,7 @@ Examples:
   $ disco-fuse whatif vgg19_small --batch 2,8 --device cluster-a,dgx-h100 --patience 200
 """
 )
-@click.argument("model", required=False)
+@optional_model_argument
 @instead_of_model_option
 @cluster_option
 @click.option(
@@ -89,20 +95,13 @@ Examples:
     "--device",
     "devices",
     metavar="NAME,...",
+    shell_complete=completion.many_clusters,
     help="Devices of these clusters (presets or TOML files) in the network of --cluster.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--patience", type=int, metavar="N", help="Candidates without improvement.")
-@click.option("--max-steps", type=int, metavar="N", help="End each search after N candidates.")
-@click.option(
-    "--starts",
-    "num_starts",
-    type=int,
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Independent searches at each point, of which the best counts.",
-)
+@seed_option
+@patience_option
+@max_steps_option
+@starts_option(2)
 @threads_option
 @click.option(
     "--plot",
@@ -192,7 +191,9 @@ def _run(
     points: Sequence[Point], model: str | None, problem_file: Path | None, config: Any
 ) -> list[Outcome]:
     reference = None if model is None else reference_of(model)
-    with tqdm(total=len(points), file=sys.stderr, desc="whatif", disable=None, leave=False) as bar:
+    with tqdm(
+        total=len(points), file=sys.stderr, desc="whatif", miniters=0, disable=None, leave=False
+    ) as bar:
 
         def load(batch: int | None, library_convolutions: bool) -> Problem:
             if problem_file is not None:
@@ -206,8 +207,10 @@ def _run(
 
         def on_event(event: SearchEvent) -> None:
             bar.set_postfix_str(
-                f"{event.num_candidates} candidates, best {event.makespan_us / 1e3:.2f} ms"
+                f"{event.num_candidates} candidates, best {event.makespan_us / 1e3:.2f} ms",
+                refresh=False,
             )
+            bar.update(0)  # draws again, but not more often than a bar does
 
         outcomes = []
         try:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from disco_fuse.cost_model.features import FEATURE_VERSION
 from disco_fuse.device import DeviceSpec
+from disco_fuse.files import replacing
 
 FORMAT = 1
 """Version of the header; files of another version are refused."""
@@ -52,7 +53,7 @@ class ModelFile:
             "environment": self.environment,
             "training": self.training,
         }
-        with path.open("wb") as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             arrays: dict[str, Any] = {"header": np.array(json.dumps(header)), **self.arrays}
             np.savez_compressed(file, **arrays)
 

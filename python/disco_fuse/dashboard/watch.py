@@ -27,7 +27,7 @@ class Watch:
     Parameters
     ----------
     places : sequence of Path
-        Files, and folders that are searched four levels deep.
+        Files, and folders that are searched four levels deep; also such that are not there yet.
 
     Attributes
     ----------
@@ -44,14 +44,13 @@ class Watch:
         self.runs: dict[str, Run] = {}
         self.num_left_out = 0
         self._places = tuple(Path(os.path.abspath(place)) for place in places)
-        self._folders = frozenset(place for place in self._places if place.is_dir())
 
     def scan(self) -> None:
         """Look for files that have come, and forget runs whose files have all gone."""
         found: dict[Path, tuple[Path, str]] = {}
         self.num_left_out = 0
         for place in self._places:
-            paths = _events_in(place) if place in self._folders else (place,)
+            paths = _events_in(place) if place.is_dir() else filter(Path.exists, (place,))
             for path in paths:
                 if path not in found and len(found) == MAX_FILES:
                     self.num_left_out += 1
@@ -79,7 +78,7 @@ class Watch:
     def _run_of(self, path: Path, place: Path) -> tuple[Path, str]:
         """What names the run that a file belongs to, and what people call it."""
         key = path.parent if _OF_A_RANK.fullmatch(path.name) else path
-        if place not in self._folders:
+        if path == place:
             return key, str(key)
         shown = Path(place.name) / key.relative_to(place)
         return key, str(shown.parent if path.name == "events.jsonl" else shown)

@@ -13,6 +13,7 @@ mpl.use("Agg")  # writes files, needs no display
 from matplotlib.figure import Figure
 
 from disco_fuse.dataset.learning import Evaluation
+from disco_fuse.files import replacing
 
 _ERROR_BINS = np.linspace(-0.5, 0.5, 51)
 
@@ -43,4 +44,5 @@ def plot_evaluations(evaluations: Mapping[str, Evaluation], path: Path, title: s
         below.hist(np.clip(errors, _ERROR_BINS[0], _ERROR_BINS[-1]), bins=_ERROR_BINS)
         below.axvspan(-0.14, 0.14, alpha=0.15)
         below.set(xlabel="relative error (band: 14%)", ylabel="groups")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)

@@ -12,6 +12,7 @@ mpl.use("Agg")  # writes files, needs no display
 from matplotlib.figure import Figure
 
 from disco_fuse.explain.summary import Summary
+from disco_fuse.files import replacing
 
 _COLOURS = {"kernel": "#4878a8", "library": "#9db8d2", "bucket": "#d9793b"}
 _LABELS = {"kernel": "generated kernels", "library": "library calls", "bucket": "AllReduce"}
@@ -56,7 +57,8 @@ def plot_timelines(summaries: Mapping[str, Summary], path: Path) -> None:
     panels[-1].set_xlabel("ms")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=3, fontsize="small")
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)
 
 
 def _merged(bars: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:

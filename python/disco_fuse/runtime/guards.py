@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from disco_fuse.errors import WorkloadError
 from disco_fuse.runtime.communicator import Communicator
 
 T = TypeVar("T")
@@ -73,8 +74,9 @@ def check_same(communicator: Communicator, digest: str, what: str) -> None:
 def abort_on_error(communicator: Communicator) -> Iterator[None]:
     """End all ranks when this one fails, instead of leaving them to wait for it.
 
-    An exception inside is printed with its rank and traceback to stderr, then MPI aborts the job.
-    A job of one rank just sees the exception. ``SystemExit`` with code 0 or None is no failure.
+    An exception inside is printed with its rank and traceback to stderr, then MPI aborts the job;
+    of a ``WorkloadError``, which says where it comes from, only its line. A job of one rank just
+    sees the exception. ``SystemExit`` with code 0 or None is no failure.
     """
     try:
         yield
@@ -84,8 +86,9 @@ def abort_on_error(communicator: Communicator) -> Iterator[None]:
         ):
             raise
         sys.stdout.flush()
+        told = isinstance(error, WorkloadError)
         sys.stderr.write(f"rank {communicator.rank} of {communicator.world_size} failed:\n")
-        sys.stderr.write(traceback.format_exc())
+        sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
         sys.stderr.flush()
         communicator.abort(1)
         raise

@@ -31,16 +31,29 @@ class EventLog:
     ----------
     path : Path
         Its folder is made if needed. A resumed training goes on in the same file.
+
+    Attributes
+    ----------
+    failure : str or None
+        Why the events from some point on are missing: a disk that is full ends the log, and not
+        the work that it is about.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self.failure: str | None = None
 
     def __call__(self, event: Event) -> None:
         """Write one line; numbers that are not finite become words, since JSON has none."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(event), allow_nan=False) + "\n")
+        if self.failure is not None:
+            return
+        line = json.dumps(_finite(event), allow_nan=False) + "\n"
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            self.failure = f"{self._path}: {error.strerror}: later events are missing"
 
 
 def _finite(value: Any) -> Any:

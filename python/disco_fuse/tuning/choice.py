@@ -22,6 +22,7 @@ from disco_fuse.cost_model.base import check_groups
 from disco_fuse.cost_model.measured import MeasuredCostModel
 from disco_fuse.device import Efficiency
 from disco_fuse.errors import MissingInputError
+from disco_fuse.files import write_text
 from disco_fuse.strategy import Strategy
 from disco_fuse.tuning.problem import Problem
 
@@ -96,7 +97,7 @@ class Choice:
             **more,
         }
         self.problem.save(folder / PROBLEM_FILE)
-        (folder / STRATEGY_FILE).write_text(json.dumps(data) + "\n", encoding="utf-8")
+        write_text(folder / STRATEGY_FILE, json.dumps(data) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from disco_fuse.kernels.library import library_available
 from disco_fuse.lower import lower
 from disco_fuse.target import host_target
 from disco_fuse.tuning.problem import Problem
+from disco_fuse.user_code import user_code
 from disco_fuse.workload import Workload, load_workload
 
 
@@ -64,7 +65,7 @@ def import_step(
     Raises
     ------
     ValueError
-        ``reference`` names no workload.
+        ``reference`` names no workload, or its code raises.
     UnsupportedOperatorError
         The model uses an operator that is not verified.
     """
@@ -74,7 +75,10 @@ def import_step(
     workload = load_workload(reference)
     example = workload.example_tensors() if batch is None else _resized(workload, batch)
     begin = time.perf_counter()
-    step = training_step(workload.model, example, loss=workload.loss, optimizer=workload.optimizer)
+    with user_code(f"the model or the loss of {reference}"):
+        step = training_step(
+            workload.model, example, loss=workload.loss, optimizer=workload.optimizer
+        )
     mod = tvm.transform.Sequential([InsertAllReduce()])(step.mod)
     target = host_target() if target is None else target
     mod = lower(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disco_fuse.errors import MissingInputError
+from disco_fuse.files import replacing
 from disco_fuse.fuse_ops import Emission
 from disco_fuse.graph import OpGraph
 
@@ -53,7 +54,8 @@ class Problem:
         text = json.dumps(data).encode()
         if Path(path).suffix == ".gz":
             text = gzip.compress(text, mtime=0)  # equal problems make equal files
-        Path(path).write_bytes(text)
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(text)
 
     @classmethod
     def load(cls, path: str | Path) -> Problem:

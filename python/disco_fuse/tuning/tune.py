@@ -170,7 +170,14 @@ def tune(
         See :func:`disco_fuse.search.search`.
     cost_model : CostModel, optional
         What prices kernels; by default the roofline of the cluster's device.
+
+    Raises
+    ------
+    ValueError
+        The graph is empty, or no strategy that was found fits the memory limit.
     """
+    if problem.graph.num_ops == 0:
+        raise ValueError(f"the graph of {problem.name!r} has no ops: there is nothing to tune")
     model = RooflineCostModel(cluster.device) if cost_model is None else cost_model
     baselines = evaluate_baselines(problem.graph, problem.emission, model, cluster)
     known = [result.strategy for result in baselines.values()] if warm_start else []

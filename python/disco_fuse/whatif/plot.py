@@ -11,6 +11,7 @@ mpl.use("Agg")  # writes files, needs no display
 
 from matplotlib.figure import Figure
 
+from disco_fuse.files import replacing
 from disco_fuse.whatif.points import AXES, Outcome
 from disco_fuse.whatif.takeover import takeovers
 
@@ -66,4 +67,5 @@ def plot_outcomes(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
         axes.minorticks_off()
     all_axes[0].set_ylabel("ms")
     all_axes[0].legend(fontsize="small")
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)

@@ -103,8 +103,8 @@ RUNS = {
     "explain plan": AS_IT_IS,
     "explain plan --json why.json": AS_IT_IS,
     "explain plan --why '#0' '#1'": AS_IT_IS,
-    "extract gpt2_small -o problem.json.gz": AS_IT_IS,
-    "extract tutorials/quickstart.py:byte_gpt -o byte_gpt.json": Run(slow=True),
+    "extract gpt2_small -O problem.json.gz": AS_IT_IS,
+    "extract tutorials/quickstart.py:byte_gpt -O byte_gpt.json": Run(slow=True),
     "fidelity bert_small --strategies 20 --json fidelity.json": Run(
         line="fidelity {tiny} --strategies 2 --steps 5 --json fidelity.json", slow=True
     ),

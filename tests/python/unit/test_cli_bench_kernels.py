@@ -77,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         assert function is time_synthetic
         return [{**GROUP, "model": "synthetic", "share": 0.9}]
 
-    monkeypatch.setattr(bench_kernels, "_apart", apart)
+    monkeypatch.setattr(bench_kernels, "apart", apart)
     return calls
 
 

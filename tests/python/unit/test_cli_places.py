@@ -103,7 +103,6 @@ def test_functions_of_users_that_are_not_there(
         ["advise", "none.json"],
         ["build", "gpt2_small", "-O", "out", "--strategy", "none"],
         ["compare", "none", "baseline:ddp"],
-        ["dashboard", "none"],
         ["eval-cost-model", "none"],
         ["explain", "none"],
         ["run", "none"],

@@ -58,7 +58,7 @@ def call(*words: str, env: dict[str, str] | None = None) -> Result:
         (["--as-rank"], {}, "mpirun started, and it started none"),
         (["-n", "2", "--timeout", "0"], {}, "--timeout is 0.0; allowed: above 0"),
         (["-n", "2", "--start-timeout", "nan"], {}, "--start-timeout is nan"),
-        (["-n", "99999"], {}, "num_ranks is 99999; allowed: 1 to"),
+        (["-n", "99999"], {}, "-n is 99999; allowed: 1 to"),
         (["-n", "0"], {}, "0 is not in the range"),
         (["--steps", "0"], {}, "0 is not in the range"),
         (["--on-nan", "ignore"], {}, "'ignore' is not one of 'stop', 'skip'"),
@@ -77,6 +77,23 @@ def test_hostfile_is_not_for_ranks(tmp_path: Path) -> None:
     result = call(str(tmp_path), "--hostfile", str(hosts), env=env)
     assert result.exit_code == 2
     assert "--hostfile is for starting ranks, but Open MPI started this one" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a slots=x\n", "line 1: 'a slots=x'"), ("a\n", "--hostfile is for two ranks")],
+)
+def test_hostfile_is_not_for_one_rank(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "hosts").write_text(text)
+    result = call(str(tmp_path), "--hostfile", str(tmp_path / "hosts"))
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+def test_the_option_that_allows_more_ranks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    assert "; --oversubscribe allows more ranks" in call(str(tmp_path), "-n", "99999").stderr
 
 
 def test_folder_that_is_no_plan_and_data_that_is_none(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     monkeypatch.setattr("disco_fuse.cli.tune.import_problem", import_problem)
     monkeypatch.setattr("disco_fuse.cli.extract.import_problem", import_problem)
-    monkeypatch.setattr("disco_fuse.cli.bench_search._apart", apart)
+    monkeypatch.setattr("disco_fuse.cli.bench_search.apart", apart)
     monkeypatch.setattr(
         "disco_fuse.bench.runs.ProcessPoolExecutor", lambda *_, **__: _Here(), raising=True
     )
@@ -160,7 +160,7 @@ def test_ctrl_c_gives_the_best_so_far(file: str, monkeypatch: pytest.MonkeyPatch
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("disco_fuse.cli.tune_watch.tqdm.update", interrupt)
+    monkeypatch.setattr("disco_fuse.cli.search_bar.tqdm.update", interrupt)
     result = run("tune", "--problem", file, "--patience", "100000000")
     assert result.exit_code == 0, result.output
     assert "interrupted: this is the best so far" in result.stderr
@@ -174,10 +174,10 @@ def test_ctrl_c_gives_the_best_so_far(file: str, monkeypatch: pytest.MonkeyPatch
         (["tune", "bert_small", "--problem", "x"], "give either MODEL or --problem FILE"),
         (["tune", "bart"], "no model 'bart' in the zoo"),
         (["tune", "bert_small", "--cluster", "mars"], "no cluster 'mars': presets are"),
-        (["tune", "bert_small", "--preset", "best"], "the preset must be one of"),
-        (["tune", "bert_small", "--patience", "0"], "patience must be an integer from 1"),
-        (["tune", "bert_small", "--time-limit", "-1"], "time_limit_s must be None or >= 0"),
-        (["extract", "bert_small"], "Missing option '-o'"),
+        (["tune", "bert_small", "--preset", "best"], "'best' is not one of"),
+        (["tune", "bert_small", "--patience", "0"], "--patience must be an integer from 1"),
+        (["tune", "bert_small", "--time-limit", "-1"], "--time-limit must be >= 0"),
+        (["extract", "bert_small"], "Missing option '-O'"),
         (["extract", "bart", "-o", "x.json"], "no model 'bart' in the zoo"),
         (["bench-search"], "give models or --all; the paper's are vgg19"),
         (["bench-search", "--all", "bert"], "give models or --all"),
@@ -203,7 +203,7 @@ def test_failures(tmp_path: Path) -> None:
     assert "not a problem file" in result.stderr
     result = run("extract", "bert_small", "-o", str(tmp_path / "nowhere" / "x.json"))
     assert result.exit_code == 2
-    assert f"-o: cannot write {tmp_path / 'nowhere' / 'x.json'}: No such file" in result.stderr
+    assert f"-O: cannot write {tmp_path / 'nowhere' / 'x.json'}: No such file" in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -284,7 +284,7 @@ def test_a_model_that_fails_is_named(
     def apart(*_: object) -> None:
         raise ValueError("no such operator")
 
-    monkeypatch.setattr("disco_fuse.cli.bench_search._apart", apart)
+    monkeypatch.setattr("disco_fuse.cli.bench_search.apart", apart)
     result = run("bench-search", "bert_small", "--cache", str(tmp_path))
     assert result.exit_code == 1
     assert "bert_small: import: ValueError: no such operator" in result.stderr

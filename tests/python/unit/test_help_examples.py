@@ -31,6 +31,7 @@ from disco_fuse.dashboard import serve
 from disco_fuse.dataset import SampleFile
 from disco_fuse.explain.source import open_choice
 from disco_fuse.tuning.choice import Choice
+from disco_fuse_autoload.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
@@ -46,9 +47,15 @@ def run(line: str) -> Result:
     return CliRunner().invoke(main, shlex.split(line))
 
 
+def command_called(name: str) -> click.Command:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
+
+
 def examples(command: str) -> list[str]:
     """The examples of a command, without ``disco-fuse`` and what starts it."""
-    epilog = main.commands[command].epilog or ""
+    epilog = command_called(command).epilog or ""
     return lines_of(r"^ *\$ (?:.* )?disco-fuse (.*)$", epilog)
 
 
@@ -63,10 +70,10 @@ def readme_lines() -> list[str]:
 
 
 def all_lines() -> list[str]:
-    return [*(line for name in main.commands for line in examples(name)), *readme_lines()]
+    return [*(line for name in COMMANDS for line in examples(name)), *readme_lines()]
 
 
-@pytest.mark.parametrize("command", main.commands)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples(command: str) -> None:
     assert examples(command), f"{command} --help has no example"
     assert all(shlex.split(line)[0] == command for line in examples(command))
@@ -78,14 +85,14 @@ def test_example_is_a_right_call(line: str, monkeypatch: pytest.MonkeyPatch) -> 
     # Whether files are there is not what is asked here.
     monkeypatch.setattr(click.Path, "convert", lambda _self, value, _param, _context: value)
     name, *arguments = shlex.split(line)
-    main.commands[name].make_context(name, arguments)
+    command_called(name).make_context(name, arguments)
 
 
 def test_every_example_is_run() -> None:
     found = [
         line
-        for command in main.commands.values()
-        for line in re.findall(r"^ *\$ (.*)$", command.epilog or "", re.MULTILINE)
+        for name in COMMANDS
+        for line in re.findall(r"^ *\$ (.*)$", command_called(name).epilog or "", re.MULTILINE)
     ]
     texts = [shlex.join(shlex.split(line, comments=True)) for line in found]
     assert {text.removeprefix("disco-fuse ") for text in texts} == set(RUNS)

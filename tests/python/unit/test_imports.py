@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[3] / "python" / "disco_fuse"
 # From what everything may import to what nothing may import. A module imports only modules of
 # earlier lines, or of its own.
 LAYERS = [
-    ["_ffi", "errors", "checks", "kernel_cache", "namespaces"],
-    ["allreduce", "graph", "bindings", "target"],
+    ["_ffi", "errors", "checks", "files", "kernel_cache", "namespaces"],
+    ["allreduce", "graph", "bindings", "target", "user_code"],
     ["device"],
     ["cluster"],
     ["config"],

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.nn.functional as F  # noqa: N812
+from click.testing import CliRunner
 from data_parallel_workloads import network, overflowing
 from numbers_data import Numbers
 from training_plans import small_workload, write_training_plan
 
+from disco_fuse.cli.main import main
 from disco_fuse.frontend import AdamW
 from disco_fuse.frontend.torch import write_back
 from disco_fuse.runner import StepRunner
@@ -256,3 +258,73 @@ def test_bad_learning_rate_and_position(plan: Path, tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match=r"state_dict\(\) of the data must be what JSON can hold"):
         trainer_of(plan, Unstorable(), checkpoints=Checkpoints(folder=tmp_path)).train(1)
+
+
+DATA = """
+import sys
+import numpy as np
+
+def batch():
+    return np.ones((4, 12), np.float32), np.ones((4, 5), np.float32)
+
+def two(rank, size):
+    yield batch()
+    yield batch()
+
+def one_array(rank, size):
+    yield batch()
+    yield batch()[:1]
+
+def strings(rank, size):
+    yield "abc"
+
+def empty(rank, size):
+    return iter(())
+
+def leaves(rank, size):
+    yield batch()
+    sys.exit(0)
+
+def raises(rank, size):
+    raise KeyError("no file")
+    yield
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("one_array", "a batch is 1 arrays, float32[4, 12]; plan 'default' takes 2: 'x' float32"),
+        ("strings", "a batch is 1 arrays, <U3[]; plan 'default' takes 2: "),
+        ("empty", "data: rank 0 has no more batches"),
+        ("leaves", "the iterator of FILE:leaves raised SystemExit at FILE, line 26: 0"),
+        ("raises", "the iterator of FILE:raises raised KeyError at FILE, line 29: 'no file'"),
+        ("two", None),
+    ],
+)
+def test_data_of_a_user(function: str, message: str | None, plan: Path, tmp_path: Path) -> None:
+    file = tmp_path / "data.py"
+    file.write_text(DATA)
+    done = CliRunner().invoke(main, ["run", str(plan), "--data", f"{file}:{function}"])
+    assert isinstance(done.exception, SystemExit | None)
+    assert done.exit_code == (0 if message is None else 1), done.output
+    if message is None:
+        assert "| data " in done.stdout
+    else:
+        assert message.replace("FILE", str(file)) in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_does_not_end_a_training(plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "events-rank-0.jsonl").symlink_to("/dev/full")
+    run = ["run", str(plan), "--steps", "2"]
+    done = CliRunner().invoke(main, [*run, "-O", str(tmp_path)])
+    assert done.exit_code == 1, done.output
+    assert "| steps " in done.stdout
+    file = tmp_path / "events-rank-0.jsonl"
+    assert f"Error: {file}: No space left on device: later events are missing" in " ".join(
+        done.stderr.split()
+    )
+    done = CliRunner().invoke(main, [*run, "--trace", "/dev/full"])
+    assert done.exit_code == 1, done.output
+    assert "/dev/full: No space left on device" in done.stderr
