@@ -21,6 +21,7 @@ from disco_fuse.cluster import ClusterSpec
 from disco_fuse.errors import UnsupportedOperatorError, WorkloadError
 from disco_fuse.frontend import SGD, AdamW
 from disco_fuse.frontend.torch import from_torch_optimizer, to_torch_optimizer
+from disco_fuse.frontend.torch.export import without_partial_graphs
 from disco_fuse.user_code import user_code
 from disco_fuse.workload import load_function, load_workload
 
@@ -161,6 +162,25 @@ def test_what_the_package_says_of_a_model_stays() -> None:
     with pytest.raises(ValueError, match=r"^no cluster 'mars'") as refused, user_code("a test"):
         ClusterSpec.load("mars")
     assert not isinstance(refused.value, WorkloadError)
+
+
+def test_a_model_that_torch_cannot_export_shows_no_graph(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = RuntimeError("the model branches on values")
+    error.partial_fx_graph = "graph():\n    %x\n    %y"  # type: ignore[attr-defined]
+
+    def fail() -> None:
+        with without_partial_graphs():
+            print("said by the model", file=sys.stderr)
+            print(error.partial_fx_graph, file=sys.stderr)  # type: ignore[attr-defined]
+            raise error
+
+    with pytest.raises(RuntimeError, match="branches"):
+        fail()
+    with without_partial_graphs():
+        print("and again", file=sys.stderr)
+    assert capsys.readouterr().err == "said by the model\nand again\n"
 
 
 @pytest.mark.parametrize("function", ["parts", "named"])

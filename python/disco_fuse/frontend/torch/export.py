@@ -8,9 +8,11 @@ further outputs, the new values of written buffers, and one gradient per trainab
 
 from __future__ import annotations
 
+import io
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,10 +166,28 @@ def _export_settings() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def without_partial_graphs() -> Iterator[None]:
+    """Keep the graph so far, which torch.export prints when a model fails, off standard error.
+
+    ``torch/export/_trace.py``, ``_log_export_wrapper``. All else that is printed there comes at the
+    end.
+    """
+    said, graph = io.StringIO(), None
+    try:
+        with redirect_stderr(said):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        raise
+    finally:
+        sys.stderr.write(said.getvalue().replace("" if graph is None else f"{graph}\n", ""))
+
+
 def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss."""
     refuse_hooks(module)
-    with _export_settings(), refusing_what_export_cannot_see():
+    with _export_settings(), refusing_what_export_cannot_see(), without_partial_graphs():
         program = torch.export.export(module, tuple(x.detach() for x in inputs))
     refuse_dynamic(program)
     return program
