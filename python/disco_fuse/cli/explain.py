@@ -94,10 +94,9 @@ def _why(summary: Summary, names: tuple[str, str], json_file: str | None) -> Non
     choice = summary.choice
     try:
         first, second = (find_op(choice.problem.graph, name) for name in names)
+        answers = why_not(choice, first, second)
     except ValueError as error:
         raise click.UsageError(f"--why: {error}") from error
-    with told():
-        answers = why_not(choice, first, second)
     data = {
         "model": choice.problem.name,
         "ops": [first, second],

@@ -33,13 +33,16 @@ def check_places(context: click.Context) -> None:
     for parameter in context.command.params:
         assert parameter.name is not None
         value, kind = context.params.get(parameter.name), parameter.type
-        is_path = isinstance(kind, click.Path) and not kind.exists
-        if is_path and not kind.file_okay:
-            folders += [] if value is None else [Path(value)]
-        elif is_path and kind.writable:
-            outputs |= {} if value in (None, "-") else {max(parameter.opts, key=len): Path(value)}
-        else:
+        if (
+            not isinstance(kind, click.Path)
+            or kind.exists
+            or (kind.file_okay and not kind.writable)
+        ):
             inputs += _files(value)
+        elif value is not None and not kind.file_okay:
+            folders.append(Path(value))
+        elif value not in (None, "-"):
+            outputs[max(parameter.opts, key=len)] = Path(value)
     seen: dict[str, Path] = {}
     for name, path in outputs.items():
         if os.path.exists(path) and not os.path.isfile(path):

@@ -14,7 +14,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from disco_fuse.cli.output import failure, show
+from disco_fuse.cli.output import show, system_failure
 from disco_fuse.cli.run_trace import StepRecord
 from disco_fuse.cli.synthetic import synthetic_batches, synthetic_values
 from disco_fuse.errors import WorkloadError
@@ -112,7 +112,8 @@ def _whole(log: EventLog | None) -> bool:
 def _refused(communicator: Communicator, error: ValueError | OSError, status: int = 1) -> int:
     """Every rank has the same error; one of them says it, before mpirun may end it."""
     if communicator.rank == 0:
-        failure("run", error).show()
+        text = system_failure(error).message if isinstance(error, OSError) else str(error)
+        click.ClickException(text).show()
     communicator.barrier("the end of a refused run")
     communicator.close()
     return status

@@ -16,7 +16,6 @@ import pytest
 pytest.importorskip("torch", reason="the commands import torch models")
 
 from click.testing import CliRunner, Result
-from measured_groups import HEADER, measured_groups, op_samples
 
 from disco_fuse import zoo
 from disco_fuse.baselines import baseline_names
@@ -25,7 +24,6 @@ from disco_fuse.cli.search_bar import SearchBar
 from disco_fuse.cluster import preset_names
 from disco_fuse.config import SearchConfig
 from disco_fuse.dashboard import Watch
-from disco_fuse.dataset import SampleFile
 from disco_fuse.search import SearchEvent
 from disco_fuse_autoload.commands import COMMANDS
 
@@ -133,8 +131,6 @@ def test_names_are_completed(words: str, expected: list[str]) -> None:
         ("profile bert_small --ranks 9999", "-n 9999: this machine has"),
         ("bench bert_small --ranks 9999", "-n 9999: this machine has"),
         ("fidelity bert_small -n 0", "0 is not in the range"),
-        ("eval-cost-model --models x", "'x' is none of roofline, xgboost, gnn"),
-        ("train-cost-model -O x --models roofline", "'roofline' is none of xgboost, gnn"),
         ("extract bert_small", "Missing option '-O'"),
     ],
 )
@@ -143,16 +139,6 @@ def test_wrong_calls_name_options(line: str, message: str) -> None:
     assert done.exit_code == 2, done.output
     assert message in " ".join(done.stderr.split())
     assert "SearchConfig" not in done.stderr
-
-
-def test_more_folds_than_families(tmp_path: Path) -> None:
-    groups = measured_groups(40)
-    with SampleFile(tmp_path / "samples.db", HEADER) as file:
-        file.add(groups)
-        file.add_ops(op_samples(groups))
-    done = run("eval-cost-model", str(tmp_path / "samples.db"), "--folds", "1000000")
-    assert done.exit_code == 2, done.output
-    assert "--folds: 1000000 folds of " in done.stderr
 
 
 class Lines:

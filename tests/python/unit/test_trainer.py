@@ -294,11 +294,11 @@ def raises(rank, size):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("one_array", "a batch is 1 arrays, float32[4, 12]; plan 'default' takes 2: 'x' float32"),
+        ("one_array", "a batch is 1 arrays, float32[4, 12]; plan 'default' takes 2: 'input' f"),
         ("strings", "a batch is 1 arrays, <U3[]; plan 'default' takes 2: "),
         ("empty", "data: rank 0 has no more batches"),
-        ("leaves", "the iterator of FILE:leaves raised SystemExit at FILE, line 26: 0"),
-        ("raises", "the iterator of FILE:raises raised KeyError at FILE, line 29: 'no file'"),
+        ("leaves", "the iterator of FILE:leaves raised SystemExit at FILE, line 24: 0"),
+        ("raises", "the iterator of FILE:raises raised KeyError at FILE, line 27: 'no file'"),
         ("two", None),
     ],
 )
