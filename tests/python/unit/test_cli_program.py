@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from disco_fuse import zoo
 from disco_fuse.baselines import baseline_names
 from disco_fuse.cli.main import main
 from disco_fuse.cli.search_bar import SearchBar
-from disco_fuse.cluster import preset_names
+from disco_fuse.cluster import ClusterSpec, preset_names
 from disco_fuse.config import SearchConfig
 from disco_fuse.dashboard import Watch
 from disco_fuse.search import SearchEvent
@@ -193,6 +194,32 @@ def test_the_bar_says_what_is_done_and_until_when(
         assert re.search(expected, terminal.drawn[-1])
         bar.stage("compile 12 units")
         assert terminal.drawn[-1].startswith("compile 12 units ...")
+
+
+def test_a_build_whose_search_was_interrupted_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = SimpleNamespace(
+        strategy=SimpleNamespace(order=[1]), cluster=ClusterSpec.preset("cluster-a")
+    )
+    plan = SimpleNamespace(
+        model="m",
+        target="llvm",
+        world_size=2,
+        num_kernels=1,
+        num_allreduces=1,
+        predicted={"makespan_us": 1.0},
+        digest="",
+    )
+    for reason, said in (
+        ("interrupted", "interrupted: the plan is of the best so far\n"),
+        ("q", ""),
+    ):
+        found = (None, choice, reason)
+        monkeypatch.setattr("disco_fuse.cli.build.search_choice", lambda *_, found=found: found)
+        monkeypatch.setattr("disco_fuse.cli.build.write_choice", lambda *_: plan)
+        done = run("build", "bert_small", "-O", str(tmp_path / "p"))
+        assert (done.exit_code, done.stderr) == (0, said)
 
 
 def test_a_page_waits_for_folders(tmp_path: Path) -> None:
