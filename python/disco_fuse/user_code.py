@@ -56,9 +56,9 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 def _in_a_line(error: BaseException, files: list[traceback.FrameSummary]) -> str:
     own = [frame for frame in files if not frame.filename.startswith(_LIBRARIES)]
-    inner = (own or files)[-1]
     # A syntax error says itself where it is; its frames are those of the import.
-    at = "" if isinstance(error, SyntaxError) else f" at {inner.filename}, line {inner.lineno}"
+    told = not own or isinstance(error, SyntaxError)
+    at = "" if told else f" at {own[-1].filename}, line {own[-1].lineno}"
     try:
         text = str(error).strip()
     except Exception as broken:  # the exception is the user's as well

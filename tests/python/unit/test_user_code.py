@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from disco_fuse.cluster import ClusterSpec
 from disco_fuse.errors import UnsupportedOperatorError, WorkloadError
 from disco_fuse.frontend import SGD, AdamW
 from disco_fuse.frontend.torch import from_torch_optimizer, to_torch_optimizer
-from disco_fuse.frontend.torch.export import without_partial_graphs
+from disco_fuse.frontend.torch.export import without_reports_of_failure
 from disco_fuse.user_code import user_code
 from disco_fuse.workload import load_function, load_workload
 
@@ -165,20 +166,24 @@ def test_what_the_package_says_of_a_model_stays() -> None:
 
 
 def test_a_model_that_torch_cannot_export_shows_no_graph(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     error = RuntimeError("the model branches on values")
     error.partial_fx_graph = "graph():\n    %x\n    %y"  # type: ignore[attr-defined]
 
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
     def fail() -> None:
-        with without_partial_graphs():
+        with without_reports_of_failure():
             print("said by the model", file=sys.stderr)
             print(error.partial_fx_graph, file=sys.stderr)  # type: ignore[attr-defined]
+            log.error("a traceback of torch")
             raise error
 
     with pytest.raises(RuntimeError, match="branches"):
         fail()
-    with without_partial_graphs():
+    assert (caplog.text, log.disabled) == ("", False)
+    with without_reports_of_failure():
         print("and again", file=sys.stderr)
     assert capsys.readouterr().err == "said by the model\nand again\n"
 

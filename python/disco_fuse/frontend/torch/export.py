@@ -9,6 +9,7 @@ further outputs, the new values of written buffers, and one gradient per trainab
 from __future__ import annotations
 
 import io
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ from disco_fuse.frontend.torch.refusals import (
     refusing_what_export_cannot_see,
 )
 from disco_fuse.frontend.torch.simplify import simplify
+
+_FAILURE_LOGS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +170,17 @@ def _export_settings() -> Iterator[None]:
 
 
 @contextmanager
-def without_partial_graphs() -> Iterator[None]:
-    """Keep the graph so far, which torch.export prints when a model fails, off standard error.
+def without_reports_of_failure() -> Iterator[None]:
+    """Keep what torch prints when a model fails off standard error; the exception says it as well.
 
-    ``torch/export/_trace.py``, ``_log_export_wrapper``. All else that is printed there comes at the
-    end.
+    That is the graph so far (``torch/export/_trace.py``, ``_log_export_wrapper``), and the
+    traceback that ``_FAILURE_LOGS`` write. All else that is printed comes at the end.
     """
     said, graph = io.StringIO(), None
+    loggers = [logging.getLogger(name) for name in _FAILURE_LOGS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         with redirect_stderr(said):
             yield
@@ -181,13 +188,15 @@ def without_partial_graphs() -> Iterator[None]:
         graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled
         sys.stderr.write(said.getvalue().replace("" if graph is None else f"{graph}\n", ""))
 
 
 def _export_forward(module: _Loss, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
     """The forward program of the training loss."""
     refuse_hooks(module)
-    with _export_settings(), refusing_what_export_cannot_see(), without_partial_graphs():
+    with _export_settings(), refusing_what_export_cannot_see(), without_reports_of_failure():
         program = torch.export.export(module, tuple(x.detach() for x in inputs))
     refuse_dynamic(program)
     return program
