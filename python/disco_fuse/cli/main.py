@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 
 from disco_fuse import __version__
@@ -32,6 +35,10 @@ from disco_fuse.cli.whatif import whatif
 @click.version_option(__version__, prog_name="disco-fuse")
 def main() -> None:
     """Joint op fusion and tensor fusion for data-parallel training."""
+    # Names of files and models may hold what no encoding knows.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 for command in (

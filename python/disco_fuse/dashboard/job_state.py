@@ -73,7 +73,7 @@ class JobState:
         self._rank_of[source] = index
         self._ranks[index] = _Rank()
         # Of an earlier training on more ranks, perhaps.
-        self._ranks = {i: rank for i, rank in self._ranks.items() if i in (index, *range(size))}
+        self._ranks = {i: rank for i, rank in self._ranks.items() if i == index or i < size}
         self._rank_of = {name: i for name, i in self._rank_of.items() if i in self._ranks}
         for curves in (self._step_curves, self._exposed_curves):
             if index < _MAX_CURVES:

@@ -176,7 +176,7 @@ def test_ctrl_c_gives_the_best_so_far(file: str, monkeypatch: pytest.MonkeyPatch
         (["tune", "bert_small", "--cluster", "mars"], "no cluster 'mars': presets are"),
         (["tune", "bert_small", "--preset", "best"], "the preset must be one of"),
         (["tune", "bert_small", "--patience", "0"], "patience must be an integer from 1"),
-        (["tune", "bert_small", "--time-limit", "-1"], "time_limit_s must be None or >= 0"),
+        (["tune", "bert_small", "--time-limit", "-1"], "time_limit_s must be None or finite, >= 0"),
         (["extract", "bert_small"], "Missing option '-o'"),
         (["extract", "bart", "-o", "x.json"], "no model 'bart' in the zoo"),
         (["bench-search"], "give models or --all; the paper's are vgg19"),

@@ -89,7 +89,7 @@ def test_other_world_sizes(tmp_path: Path) -> None:
     assert (wider.world_size, wider.device) == (6, pair.device)
     assert wider.allreduce == pair.links.allreduce(6)
     assert wider.with_world_size(2) == pair
-    with pytest.raises(ValueError, match="world_size must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"world_size must be an integer from 1 to .*, got 0"):
         pair.with_world_size(0)
     fixed = ClusterSpec.load(measured)
     assert fixed.with_world_size(2) == fixed
@@ -138,10 +138,14 @@ def test_efficiencies_are_read_and_are_values(tmp_path: Path) -> None:
         ("devices_per_host = 2", "devices_per_host = 0", "Links.devices_per_host must be"),
         ("devices_per_host = 2", "", r"\[links\]: .*devices_per_host"),
         ("bandwidth_gbps = 1.0", "bandwidth_gbps = -1.0", "Link.bandwidth_gbps must be finite"),
-        ("latency_us = 4.0", "latency_us = 'x'", "Link.latency_us must be finite"),
+        ("latency_us = 4.0", "latency_us = 'x'", "Link.latency_us must be from 0 to"),
         ("latency_us = 4.0", "delay_us = 4.0", r"\[links.network\]: unknown field 'delay_us'"),
         ("[links.inside]", "[links.outside]", r"\[links\]: unknown field 'outside'"),
-        ("world_size = 2", "", "ClusterSpec.world_size must be an integer >= 1, got None"),
+        (
+            "world_size = 2",
+            "",
+            r"ClusterSpec.world_size must be an integer from 1 .* got None",
+        ),
         ("[links]", "[allreduce]\n[links]", r"exactly one of \[allreduce\] and \[links\]"),
         ("[links", "[chains", r"exactly one of \[allreduce\] and \[links\]"),
     ],
