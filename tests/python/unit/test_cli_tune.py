@@ -176,6 +176,11 @@ def test_ctrl_c_gives_the_best_so_far(file: str, monkeypatch: pytest.MonkeyPatch
         (["tune", "bert_small", "--cluster", "mars"], "no cluster 'mars': presets are"),
         (["tune", "bert_small", "--preset", "best"], "the preset must be one of"),
         (["tune", "bert_small", "--patience", "0"], "patience must be an integer from 1"),
+        (
+            ["tune", "bert_small", "--max-steps", "9" * 30],
+            "max_steps must be None or an integer",
+        ),
+        (["tune", "bert_small", "--time-limit", "nan"], "time_limit_s must be None or finite"),
         (["tune", "bert_small", "--time-limit", "-1"], "time_limit_s must be None or finite, >= 0"),
         (["extract", "bert_small"], "Missing option '-o'"),
         (["extract", "bart", "-o", "x.json"], "no model 'bart' in the zoo"),

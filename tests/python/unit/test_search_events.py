@@ -95,6 +95,7 @@ def test_lanes_are_the_timeline() -> None:
         for event in TIMELINE.events
         for duration in [event.finish_ns - event.start_ns]
     ]
+    assert [span[5] == "bucket" for span in lanes["spans"]] == [s[0] == 1 for s in lanes["spans"]]
     assert lanes["spans"][0][4] == GRAPH.ops[TIMELINE.events[0].unit].name
 
 
