@@ -218,7 +218,7 @@ def _scenario_rows(scenarios: Sequence[Scenario]) -> list[tuple[str, ...]]:
 def _of_all(scenarios: Sequence[Scenario]) -> list[str]:
     present = scenarios[0].verdict.present
     if all(scenario.verdict.keeps for scenario in scenarios):
-        return [f"best: keep {present.name}: with no latency is a cap faster by more than 1%"]
+        return [f"best: keep {present.name}: with none of these latencies a change is worth it"]
     cap_mb, behind = safest(scenarios)
     return [
         f"whatever the latency: bucket_cap_mb={cap_mb:g} is at most {100 * behind:.1f}% behind the "
@@ -241,7 +241,7 @@ def _in_words(verdict: Verdict) -> list[str]:
     elif fastest.cap_mb in present.caps_mb or verdict.saved_us <= 0:
         said = [f"best: keep {now}: no cap is faster"]
     else:
-        said = [f"best: keep {now}; the fastest, {cap}, {saved}, less than predictions can tell"]
+        said = [f"best: keep {now}; the fastest, {cap}, {saved}, which is not worth a change"]
     said.append(
         f"level within {100 * AS_GOOD:.0f}% of the fastest: bucket_cap_mb={verdict.level_in_words}"
     )

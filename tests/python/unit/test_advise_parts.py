@@ -230,12 +230,13 @@ def test_caps_in_words() -> None:
 
 
 def test_present_buckets_that_are_as_good_are_kept() -> None:
-    for caps_mb, chosen in (((1.5, 2.0), 2.0), ((0.2,), 0.2), ((), 2.0)):
-        level = verdict(1.008e5, *caps_mb)
+    for caps_mb, chosen in (((1.5, 2.0), 2.0), ((4.0,), 4.0), ((), 2.0)):
+        level = verdict(1.005e5, *caps_mb)
         assert level.keeps
         assert level.best.cap_mb == chosen
-        assert level.saved_us == pytest.approx(800.0)
-    assert not verdict(1.0101e5).keeps
+        assert level.saved_us == pytest.approx(500.0)
+    assert not verdict(1.008e5, 0.2).keeps
+    assert verdict(1.008e5, 0.2).best.cap_mb == 2.0
 
 
 def test_gradients_that_are_accumulated_first(tmp_path: Path) -> None:

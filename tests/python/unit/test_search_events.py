@@ -138,6 +138,7 @@ def test_tune_writes_them(option: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = (tmp_path / "logs" / "events.jsonl").read_text().splitlines()
     assert '"event": "start"' in lines[0]
+    assert '"event": "limits", "best_baseline": "' in lines[1]
     assert '"event": "end"' in lines[-1]
 
 
