@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
 
 from disco_fuse import _ffi
+from disco_fuse.checks import MAX_US, is_number, require
 
 Values = npt.NDArray[np.float64]
 
+# The slowest rate is that of a ring over links of 1 kB/s: with it a terabyte still takes fewer
+# nanoseconds than fit 64 bits.
+_MOST = {
+    "small_latency_us": MAX_US,
+    "large_latency_us": MAX_US,
+    "small_us_per_byte": 2e3,
+    "large_us_per_byte": 2e3,
+    "threshold_bytes": 2**62,
+}
 # Different sizes needed on each side of the threshold before a line of its own is worth it.
 _MIN_SIZES = 3
 
@@ -35,8 +44,9 @@ class AllReduceModel:
             value = getattr(self, item.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"AllReduceModel.{item.name} must be a number, got {value!r}")
-            if not (isfinite(value) and value >= 0):
-                raise ValueError(f"AllReduceModel.{item.name} must be finite, >= 0, got {value!r}")
+            most = _MOST[item.name]
+            ok = is_number(value) and 0 <= value <= most
+            require(ok, f"AllReduceModel.{item.name}", f"from 0 to {most:g}", value)
         if not isinstance(self.threshold_bytes, int):
             raise TypeError(
                 f"AllReduceModel.threshold_bytes must be an int, got {self.threshold_bytes!r}"

@@ -26,9 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from disco_fuse.allreduce import AllReduceModel
-from disco_fuse.checks import from_table, is_count, is_number, require
+from disco_fuse.checks import (
+    MAX_COUNT,
+    MAX_US,
+    from_table,
+    is_count,
+    is_number,
+    require,
+    require_text,
+)
 from disco_fuse.device import DeviceSpec
 
+_LEAST_GBPS = 1e-6
+_COUNT = f"an integer from 1 to {MAX_COUNT}"
 _PRESETS = "clusters"  # folder of this package with a TOML file for each
 
 
@@ -49,9 +59,11 @@ class Link:
 
     def __post_init__(self) -> None:
         value = self.bandwidth_gbps
-        require(is_number(value) and value > 0, "Link.bandwidth_gbps", "finite, > 0", value)
+        ok = is_number(value) and value >= _LEAST_GBPS
+        require(ok, "Link.bandwidth_gbps", f"finite, >= {_LEAST_GBPS:g}", value)
         value = self.latency_us
-        require(is_number(value) and value >= 0, "Link.latency_us", "finite, >= 0", value)
+        ok = is_number(value) and 0 <= value <= MAX_US
+        require(ok, "Link.latency_us", f"from 0 to {MAX_US:g}", value)
 
     def scaled(self, factor: float) -> Link:
         """The link on which everything takes ``factor`` times as long."""
@@ -82,9 +94,9 @@ class Links:
 
     def __post_init__(self) -> None:
         value = self.devices_per_host
-        require(is_count(value), "Links.devices_per_host", "an integer >= 1", value)
-        ok = is_number(self.base_us) and self.base_us >= 0
-        require(ok, "Links.base_us", "finite, >= 0", self.base_us)
+        require(is_count(value), "Links.devices_per_host", _COUNT, value)
+        ok = is_number(self.base_us) and 0 <= self.base_us <= MAX_US
+        require(ok, "Links.base_us", f"from 0 to {MAX_US:g}", self.base_us)
         ok = self.inside is not None or self.devices_per_host == 1
         require(ok, "Links.inside", "given where a host has several devices", self.inside)
 
@@ -137,8 +149,9 @@ class ClusterSpec:
     links: Links | None = None
 
     def __post_init__(self) -> None:
+        require_text("ClusterSpec.name", self.name)
         value = self.world_size
-        require(is_count(value), "ClusterSpec.world_size", "an integer >= 1", value)
+        require(is_count(value), "ClusterSpec.world_size", _COUNT, value)
         ok = is_number(self.contention) and 1 <= self.contention <= 1000
         require(ok, "ClusterSpec.contention", "from 1 to 1000", self.contention)
 
@@ -197,7 +210,7 @@ class ClusterSpec:
         ValueError
             If the AllReduce curve was measured, so that nothing tells it for another size.
         """
-        require(is_count(world_size), "world_size", "an integer >= 1", world_size)
+        require(is_count(world_size), "world_size", _COUNT, world_size)
         if world_size == self.world_size:
             return self
         if self.links is None:
@@ -256,7 +269,7 @@ def _from_tables(data: dict[str, Any]) -> ClusterSpec:
         rest["allreduce"] = from_table(AllReduceModel, curve, "[allreduce]")
     else:
         world_size: Any = data.get("world_size")
-        require(is_count(world_size), "ClusterSpec.world_size", "an integer >= 1", world_size)
+        require(is_count(world_size), "ClusterSpec.world_size", _COUNT, world_size)
         links = _links(table)
         rest |= {"links": links, "allreduce": links.allreduce(world_size)}
     return from_table(ClusterSpec, rest, "top level")

@@ -166,9 +166,11 @@ class SearchConfig:
         for name, least in (("max_steps", 0), ("queue_cap", 1), ("time_limit_s", 0)):
             value = getattr(self, name)
             ok = value is None or (_is_number(value) and value >= least)
+            allowed = f"None or finite, >= {least}"
             if name != "time_limit_s":
                 ok = value is None or (isinstance(value, int) and least <= value < 2**31)
-            _require(ok, f"SearchConfig.{name}", f"None or >= {least}", value)
+                allowed = f"None or an integer from {least} to 2**31 - 1"
+            _require(ok, f"SearchConfig.{name}", allowed, value)
         limit = self.memory_limit_bytes
         ok = limit is None or (isinstance(limit, int) and 0 <= limit < 2**61)
         _require(ok, "SearchConfig.memory_limit_bytes", "None or an integer in [0, 2**61)", limit)

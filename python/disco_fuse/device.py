@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disco_fuse.checks import from_table, is_number, require
+from disco_fuse.checks import from_table, is_number, require, require_text
 from disco_fuse.graph import OpClass
 
 
@@ -68,6 +68,7 @@ class DeviceSpec:
     efficiency: tuple[Efficiency, ...] = ()
 
     def __post_init__(self) -> None:
+        require_text("DeviceSpec.name", self.name)
         for name in ("peak_gflops", "bandwidth_gbps"):
             value = getattr(self, name)
             require(is_number(value) and value > 0, f"DeviceSpec.{name}", "finite, > 0", value)

@@ -219,9 +219,30 @@ def load_plan(folder: Path) -> Plan:
         changed since it was written; the message names the entries.
     """
     path = folder / PLAN_FILE
+    plan = read_plan(path)
+    hashes = {STEP_FILE: plan.step_sha256}
+    if plan.cubin_sha256:
+        hashes[CUBIN_FILE] = plan.cubin_sha256
+    for name, expected in hashes.items():
+        file = folder / name
+        if not file.is_file():
+            raise ValueError(f"{file} is missing")
+        if _sha256(file) != expected:
+            raise ValueError(f"{file} is not the file that {path} describes: its hash differs")
+    return plan
+
+
+def read_plan(path: Path) -> Plan:
+    """Read and check a plan.json alone, without the files that it describes.
+
+    Raises
+    ------
+    ValueError
+        As :func:`load_plan`.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as a plan: {error}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
@@ -234,19 +255,9 @@ def load_plan(folder: Path) -> Plan:
             TensorSpec(name=t["name"], shape=tuple(t["shape"]), dtype=t["dtype"])
             for t in data.pop("tensors")
         )
-        plan = Plan(tensors=tensors, **data)
+        return Plan(tensors=tensors, **data)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a complete plan: {error}") from error
-    hashes = {STEP_FILE: plan.step_sha256}
-    if plan.cubin_sha256:
-        hashes[CUBIN_FILE] = plan.cubin_sha256
-    for name, expected in hashes.items():
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{file} is missing")
-        if _sha256(file) != expected:
-            raise ValueError(f"{file} is not the file that {path} describes: its hash differs")
-    return plan
 
 
 def _check_unchanged(path: Path, data: Mapping[str, Any], written: Any) -> None:

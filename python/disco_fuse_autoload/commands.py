@@ -7,7 +7,9 @@ version need not wait.
 from __future__ import annotations
 
 import importlib
+import io
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,3 +99,7 @@ def _interruptible() -> Iterator[None]:
 @click.version_option(package_name="disco-fuse", prog_name="disco-fuse")
 def main() -> None:
     """Joint op fusion and tensor fusion for data-parallel training."""
+    # Names of files and models may hold what no encoding knows.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

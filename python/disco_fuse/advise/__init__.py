@@ -8,7 +8,8 @@ Reading traces needs neither torch nor tvm; only ``from_model`` imports a model.
 
 from __future__ import annotations
 
-from disco_fuse.advise.advice import Advice, CapResult, advise
+from disco_fuse.advise.advice import Advice, advise
+from disco_fuse.advise.caps import CapResult
 from disco_fuse.advise.job import Job, load_job
 
 __all__ = ["Advice", "CapResult", "Job", "advise", "load_job"]

@@ -23,7 +23,8 @@ def measured_figures(job: Job) -> dict[str, float]:
     """Figures of the job as it runs; times in microseconds, medians over steps.
 
     ``compute_us`` is the step without waiting for messages after the backward pass, hence with
-    whatever else the ranks wait for; ``allreduce_us`` is how long some message is under way.
+    whatever else the ranks wait for, the mean of what :func:`rank_rows` says of each;
+    ``allreduce_us`` is how long some message is under way.
     """
     starts, ends = job.flights()
     exposed = job.exposed_us()
@@ -32,7 +33,7 @@ def measured_figures(job: Job) -> dict[str, float]:
     figures = {
         "step_us": job.step_us,
         "step_spread": float((high - low) / job.step_us),
-        "compute_us": float(np.median((job.end_us - job.begin_us - exposed).mean(axis=1))),
+        "compute_us": float(_compute_us(job).mean()),
         "allreduce_us": float(np.median([_union(s, e) for s, e in zip(starts, ends, strict=True)])),
         "exposed_us": float(np.median(exposed.mean(axis=1))),
         "steps": float(job.num_steps),
@@ -45,12 +46,18 @@ def measured_figures(job: Job) -> dict[str, float]:
 
 def rank_rows(job: Job) -> tuple[dict[str, Any], ...]:
     """Per trace: its rank, its own compute, and how long its messages waited for later ranks."""
-    compute = np.median(job.end_us - job.begin_us - job.exposed_us(), axis=0)
+    compute = _compute_us(job)
     waited = np.median(job.waited_us(), axis=0)
     return tuple(
         {"trace": name, "rank": rank, "compute_us": float(c), "waited_us": float(w)}
         for name, rank, c, w in zip(job.names, job.ranks, compute, waited, strict=True)
     )
+
+
+def _compute_us(job: Job) -> npt.NDArray[np.float64]:
+    """Per rank the median over steps, float[R]."""
+    alone: npt.NDArray[np.float64] = np.median(job.end_us - job.begin_us - job.exposed_us(), axis=0)
+    return alone
 
 
 def own_buckets(job: Job) -> list[list[int]]:
@@ -114,6 +121,12 @@ def _notes_on_steps(job: Job) -> list[str]:
         found.append(
             "the trace does not tell by how much compute is slower beside a message: supposed not "
             "at all"
+        )
+    elif max(job.contentions) > (1 + _UNSTEADY) * min(job.contentions):
+        low, high = min(job.contentions), max(job.contentions)
+        found.append(
+            f"beside messages compute is {low:.2f} to {high:.2f} times as long, by rank; the "
+            f"median, {job.contention:.2f}, is taken for all"
         )
     if job.gpu:
         computing = job.end_us - job.begin_us - job.exposed_us()

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from disco_fuse.advise.advice import CapResult, cap_results, middle_of_best
+from disco_fuse.advise.caps import CapResult, cap_results
 from disco_fuse.advise.line import Line
 from disco_fuse.advise.replay import Replay
+from disco_fuse.advise.verdict import Verdict, present_of_ddp
 from disco_fuse.allreduce import AllReduceModel
 from disco_fuse.baselines import emitted_baseline
 from disco_fuse.config import ClusterSpec
@@ -36,24 +37,19 @@ class ModelAdvice:
     name : str
     cluster : ClusterSpec
     replay : Replay
-    caps : tuple of CapResult
-        Ascending.
+    verdict : Verdict
+        The caps, and which to take.
     """
 
     name: str
     cluster: ClusterSpec
     replay: Replay
-    caps: tuple[CapResult, ...]
+    verdict: Verdict
 
     @property
-    def best(self) -> CapResult | None:
-        """The cap to take."""
-        return middle_of_best(self.caps, lambda cap: cap.step_us)
-
-    @property
-    def best_list(self) -> CapResult | None:
-        """The list of two caps to take."""
-        return middle_of_best(self.caps, lambda cap: cap.list_us)
+    def caps(self) -> tuple[CapResult, ...]:
+        """Ascending."""
+        return self.verdict.caps
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -79,6 +75,7 @@ class ModelAdvice:
             "contention": replay.contention,
             "bound_us": replay.bound_us(),
             "caps": [vars(cap) for cap in self.caps],
+            **self.verdict.to_json(),
             "notes": list(self.notes),
         }
 
@@ -94,9 +91,8 @@ def advise_model(
         The model has no gradients.
     """
     replay = replay_of(problem, cluster)
-    return ModelAdvice(
-        name=problem.name, cluster=cluster, replay=replay, caps=cap_results(replay, on_cap)
-    )
+    verdict = Verdict(caps=cap_results(replay, on_cap), present=present_of_ddp(replay))
+    return ModelAdvice(name=problem.name, cluster=cluster, replay=replay, verdict=verdict)
 
 
 def replay_of(problem: Problem, cluster: ClusterSpec) -> Replay:

@@ -52,8 +52,8 @@ class Job:
         AllReduces that carry no gradients.
     num_dropped : int
         Steps of the traces that were left out.
-    contention : float, optional
-        Factor by which compute is slower beside a message; None where the traces do not tell.
+    contentions : tuple of float
+        Factors by which compute is slower beside a message, of the ranks whose traces tell.
     """
 
     names: tuple[str, ...]
@@ -76,7 +76,12 @@ class Job:
     call_us: Values
     others: tuple[tuple[int, float], ...]
     num_dropped: int
-    contention: float | None
+    contentions: tuple[float, ...]
+
+    @property
+    def contention(self) -> float | None:
+        """The median of the ranks that tell; None if none does."""
+        return float(np.median(self.contentions)) if self.contentions else None
 
     @property
     def num_steps(self) -> int:
@@ -159,7 +164,7 @@ def job_of(traces: Sequence[RankTrace]) -> Job:
         call_us=_stack(steps, lambda step: [flight.call_us for flight in step.flights]),
         others=_others(steps),
         num_dropped=sum(trace.num_dropped for trace in traces),
-        contention=_contention(traces),
+        contentions=_contentions(traces),
     )
     _check_ends(job)
     return job
@@ -228,8 +233,6 @@ def _others(steps: Sequence[Sequence[RankStep]]) -> tuple[tuple[int, float], ...
     return tuple(found)
 
 
-def _contention(traces: Sequence[RankTrace]) -> float | None:
-    """The median of the ranks that tell."""
-    found = [contention_factor(trace.work, trace.steps) for trace in traces]
-    known = [factor for factor in found if factor is not None]
-    return float(np.median(known)) if known else None
+def _contentions(traces: Sequence[RankTrace]) -> tuple[float, ...]:
+    found = (contention_factor(trace.work, trace.steps) for trace in traces)
+    return tuple(factor for factor in found if factor is not None)

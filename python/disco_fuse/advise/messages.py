@@ -30,6 +30,7 @@ _ITEM_BYTES = {
     "bfloat16": 2,
     **_INTEGER_BYTES,
 }
+_MOST_ELEMENTS = 2**58
 _CALLS = ("c10d::allreduce_", "record_param_comms", "nccl:all_reduce")
 _GLOO = "gloo:all_reduce"
 _OTHER_COLLECTIVES = ("reducescatter", "reduce_scatter", "allgather", "all_gather")
@@ -94,8 +95,7 @@ def tensor_bytes(event: Event) -> int | None:
     dims, types = event.args.get("Input Dims"), event.args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or not types:
         return None
-    elements, size = num_elements(dims[0]), item_bytes(str(types[0]))
-    return elements * size if elements and size else None
+    return _known_bytes(num_elements(dims[0]), item_bytes(str(types[0])))
 
 
 def find_messages(trace: Trace) -> tuple[Message, ...]:
@@ -120,6 +120,11 @@ def find_messages(trace: Trace) -> tuple[Message, ...]:
         raise ValueError(
             f"{trace.name}: AllReduces are called, but the trace has {what}, hence not how long "
             "they take; profile with ProfilerActivity.CUDA on a GPU, and more than one rank"
+        )
+    if all(transfer.duration_us <= 0 for _, transfer in owners):
+        raise ValueError(
+            f'{trace.name}: none of its AllReduces says how long it took ("dur" of '
+            f"{owners[0][1].name!r})"
         )
     inner = _inner_calls(trace, calls)
     return tuple(
@@ -259,10 +264,12 @@ def _message_bytes(events: Iterable[Event]) -> int | None:
     found = list(events)
     for event in found:
         elements, size = event.args.get("In msg nelems"), item_bytes(str(event.args.get("dtype")))
-        if isinstance(elements, int) and elements > 0 and size:
-            return elements * size
-    for event in found:
-        num_bytes = tensor_bytes(event)
-        if num_bytes:
+        num_bytes = _known_bytes(elements if isinstance(elements, int) else None, size)
+        if num_bytes is not None:
             return num_bytes
-    return None
+    return next((size for event in found if (size := tensor_bytes(event)) is not None), None)
+
+
+def _known_bytes(elements: int | None, size: int | None) -> int | None:
+    """None unless both are known and in the range of a size in memory."""
+    return elements * size if elements and size and 0 < elements < _MOST_ELEMENTS else None

@@ -17,7 +17,7 @@ from itertools import pairwise
 from disco_fuse.advise.messages import Containers, Message, on_gpu, outermost, tensor_bytes
 from disco_fuse.advise.trace import Trace
 
-_STEP = re.compile(r"ProfilerStep#?\s*(\d+)")
+_STEP = re.compile(r"ProfilerStep#?\s*(\d{1,18})")
 _FORWARD = "DistributedDataParallel.forward"
 _OPTIMIZER = "Optimizer.step"
 ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -32,6 +32,7 @@ _OTHER_PACKERS = {
     b"BZh": "bzip2",
     b"\xfd7zXZ": "xz",
 }
+_MOST_US = 1e18
 _HOW = "export it with torch.profiler.profile(...).export_chrome_trace or tensorboard_trace_handler"
 
 
@@ -91,8 +92,9 @@ def read_trace(path: str | Path) -> Trace:
     ValueError
         Naming the file, if it is missing, cut off, compressed otherwise, or no trace.
     """
+    text = _text(Path(path))
     try:
-        data = json.loads(_text(Path(path)))
+        data = json.loads(text)
     except json.JSONDecodeError as error:
         # What was cut off ends where the parser gives up; other text fails long before.
         cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
@@ -104,13 +106,15 @@ def read_trace(path: str | Path) -> Trace:
         raise ValueError(f"{path}: not a trace: no JSON ({error}); {_HOW}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: not a trace: nested too deeply") from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise ValueError(f"{path}: not a trace: {error}") from error
     rows = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(rows, list) or not any(isinstance(row, dict) and "ph" in row for row in rows):
         raise ValueError(f"{path}: not a trace: it has no list of traceEvents; {_HOW}")
     try:
         _refuse_own_timeline(rows)
         return _trace(str(path), data if isinstance(data, dict) else {}, rows)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: not a trace of the PyTorch profiler: {error}") from error
 
 
@@ -164,25 +168,53 @@ def _trace(name: str, data: dict[str, Any], rows: list[Any]) -> Trace:
         role = _ROLES.get(str(row.get("cat", "")).lower())
         if role is None or "ts" not in row:
             continue
-        start = float(row["ts"])
+        start = _number(row, "ts")
         event = Event(
             name=str(row.get("name", "")),
             thread=f"{row.get('pid')}/{row.get('tid')}",
             start_us=start,
-            end_us=start + float(row.get("dur", 0)),
-            args=row.get("args") or {},
+            end_us=start + (_number(row, "dur") if "dur" in row else 0.0),
+            args=_args(row),
         )
         found[role].append(event)
-    about = data.get("distributedInfo") or {}
+    rank, world_size = _place(data.get("distributedInfo") or {})
     ordered = {
         role: tuple(sorted(events, key=lambda event: (event.start_us, -event.end_us)))
         for role, events in found.items()
     }
     return Trace(
         name=name,
-        rank=int(about["rank"]) if "rank" in about else None,
-        world_size=int(about["world_size"]) if "world_size" in about else None,
+        rank=rank,
+        world_size=world_size,
         ops=ordered["op"],
         kernels=ordered["kernel"],
         launches=ordered["launch"],
     )
+
+
+def _number(row: dict[str, Any], name: str) -> float:
+    value = float(row[name])
+    # No clock of microseconds says more; sums of such numbers stay finite.
+    if not abs(value) < _MOST_US:
+        raise ValueError(f"{name} {value} of event {row.get('name')!r} is no time")
+    return value
+
+
+def _args(row: dict[str, Any]) -> dict[str, Any]:
+    args = row.get("args") or {}
+    if not isinstance(args, dict) or not isinstance(args.get("correlation", 0), int | float | str):
+        said = str(args)[:80]
+        raise ValueError(f"args of event {row.get('name')!r} are none of the profiler: {said}")
+    return args
+
+
+def _place(about: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Rank and world size, as far as they are said."""
+    rank, world_size = (
+        int(about[name]) if name in about else None for name in ("rank", "world_size")
+    )
+    if world_size is not None and world_size < 1:
+        raise ValueError(f"distributedInfo has world_size {world_size}; allowed: from 1")
+    if rank is not None and not 0 <= rank < (world_size or rank + 1):
+        raise ValueError(f"distributedInfo has rank {rank} of world_size {world_size}")
+    return rank, world_size

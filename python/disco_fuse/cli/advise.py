@@ -12,7 +12,12 @@ from tqdm import tqdm
 
 from disco_fuse.advise import Advice, CapResult, load_job
 from disco_fuse.advise import advise as advise_job
-from disco_fuse.advise.advice import LIST_SINCE, NUM_CAPS, PLAIN_CAP_SINCE
+from disco_fuse.advise.advice import LIST_SINCE, PLAIN_CAP_SINCE
+from disco_fuse.advise.caps import NUM_CAPS
+from disco_fuse.advise.scenarios import Scenario, safest
+from disco_fuse.advise.verdict import AS_GOOD, Verdict
+from disco_fuse.checks import MAX_US
+from disco_fuse.cli.numbers import FiniteRange
 from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import load_cluster, reference_of
 from disco_fuse.errors import UnsupportedOperatorError
@@ -40,7 +45,7 @@ Examples:
 )
 @click.option(
     "--latency-us",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(0, MAX_US),
     metavar="US",
     help="Latency of an AllReduce, where all messages of the job have one size.",
 )
@@ -84,11 +89,11 @@ def _advise_traces(paths: tuple[str, ...], latency_us: float | None, json_file: 
         click.echo(markdown_table(_figures(advice)) + "\n")
         if len(advice.ranks) > 1:
             click.echo(markdown_table(_rank_rows(advice)) + "\n")
-    show(_cap_rows(advice.caps), advice.to_json(), json_file)
+    rows = _cap_rows(advice.caps) if advice.verdict else _scenario_rows(advice.scenarios)
+    show(rows, advice.to_json(), json_file)
     if json_file != "-":
-        _conclude(advice)
-    if not advice.caps:
-        raise click.ClickException(advice.notes[0])
+        said = _in_words(advice.verdict) if advice.verdict else _of_all(advice.scenarios)
+        _conclude(said, advice.notes)
 
 
 def _advise_model(model: str, cluster_name: str, json_file: str | None) -> None:
@@ -114,7 +119,7 @@ def _advise_model(model: str, cluster_name: str, json_file: str | None) -> None:
         click.echo(markdown_table(_model_figures(advice)) + "\n")
     show(_cap_rows(advice.caps), advice.to_json(), json_file)
     if json_file != "-":
-        _conclude(advice)
+        _conclude(_in_words(advice.verdict), advice.notes)
 
 
 def _caps_bar() -> Any:
@@ -127,7 +132,7 @@ def _figures(advice: Advice) -> list[tuple[str, str]]:
         ("figure", "value"),
         ("steps", f"{measured['steps']:.0f}"),
         ("step", f"{measured['step_us'] / 1e3:.2f} ms"),
-        ("without waiting for messages", f"{measured['compute_us'] / 1e3:.2f} ms"),
+        ("without waiting for messages, mean of ranks", f"{measured['compute_us'] / 1e3:.2f} ms"),
     ]
     if "kernels_us" in measured:
         rows.append(("kernels of the GPU", f"{measured['kernels_us'] / 1e3:.2f} ms"))
@@ -142,9 +147,9 @@ def _figures(advice: Advice) -> list[tuple[str, str]]:
         rows.append(_line_row(line.latency_us, line.us_per_byte))
     if advice.contention is not None:
         rows.append(("compute beside messages", f"{advice.contention:.2f} times as long"))
-    if advice.replayed_us is not None and advice.bound_us is not None:
+    if advice.verdict is not None and advice.bound_us is not None:
         rows += [
-            ("replay of these buckets", f"{advice.replayed_us / 1e3:.2f} ms"),
+            ("replay of these buckets", f"{advice.verdict.present.step_us / 1e3:.2f} ms"),
             ("bound for all buckets", f"{advice.bound_us / 1e3:.2f} ms"),
         ]
     return rows
@@ -169,7 +174,7 @@ def _line_row(latency_us: float, us_per_byte: float) -> tuple[str, str]:
 
 def _rank_rows(advice: Advice) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        ("trace", "rank", "without waiting, ms", "waited for others, ms")
+        ("trace", "rank", "without waiting for messages, ms", "messages waited for later ranks, ms")
     ]
     for row in advice.ranks:
         rank = "-" if row["rank"] is None else str(row["rank"])
@@ -197,18 +202,62 @@ def _cap_rows(caps: Sequence[CapResult]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _conclude(advice: Advice | ModelAdvice) -> None:
-    best, best_list = advice.best, advice.best_list
-    if best is not None and best_list is not None:
-        click.echo(
-            f"\nbest: bucket_cap_mb={best.cap_mb:g}, predicted {best.step_us / 1e3:.2f} ms\n"
-            f"torch {LIST_SINCE} and later: "
-            + (
-                f"bucket_cap_mb_list=[{best_list.first_cap_mb:g}, {best_list.cap_mb:g}], predicted "
-                f"{best_list.list_us / 1e3:.2f} ms"
-                if best_list.first_cap_mb < best_list.cap_mb and best_list.list_us < best.step_us
-                else "a bucket_cap_mb_list gains nothing"
-            )
+def _scenario_rows(scenarios: Sequence[Scenario]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("if an AllReduce has", "best bucket_cap_mb", "ms", "ms now", "level within 1%")
+    ]
+    for scenario in scenarios:
+        line, verdict = scenario.line, scenario.verdict
+        times = (verdict.fastest.step_us, verdict.present.step_us)
+        best, now = (f"{time / 1e3:.2f}" for time in times)
+        have = _line_row(line.latency_us, line.us_per_byte)[1]
+        rows.append((have, f"{verdict.best.cap_mb:g}", best, now, verdict.level_in_words))
+    return rows
+
+
+def _of_all(scenarios: Sequence[Scenario]) -> list[str]:
+    present = scenarios[0].verdict.present
+    if all(scenario.verdict.keeps for scenario in scenarios):
+        return [f"best: keep {present.name}: with none of these latencies a change is worth it"]
+    cap_mb, behind = safest(scenarios)
+    return [
+        f"whatever the latency: bucket_cap_mb={cap_mb:g} is at most {100 * behind:.1f}% behind the "
+        "best of each row"
+    ]
+
+
+def _in_words(verdict: Verdict) -> list[str]:
+    present, fastest, best_list = verdict.present, verdict.fastest, verdict.best_list
+    saved = (
+        f"saves {verdict.saved_us / 1e3:.2f} ms ({100 * verdict.saved_us / present.step_us:.1f}%)"
+    )
+    now = f"{present.name}, predicted {present.step_us / 1e3:.2f} ms"
+    cap = f"bucket_cap_mb={fastest.cap_mb:g}"
+    if not verdict.keeps:
+        said = [
+            f"best: {cap}, predicted {fastest.step_us / 1e3:.2f} ms",
+            f"now: {now}; {cap} {saved}",
+        ]
+    elif fastest.cap_mb in present.caps_mb or verdict.saved_us <= 0:
+        said = [f"best: keep {now}: no cap is faster"]
+    else:
+        said = [f"best: keep {now}; the fastest, {cap}, {saved}, which is not worth a change"]
+    said.append(
+        f"level within {100 * AS_GOOD:.0f}% of the fastest: bucket_cap_mb={verdict.level_in_words}"
+    )
+    two = f"bucket_cap_mb_list=[{best_list.first_cap_mb:g}, {best_list.cap_mb:g}]"
+    said.append(
+        f"torch {LIST_SINCE} and later: "
+        + (
+            f"{two}, predicted {best_list.list_us / 1e3:.2f} ms"
+            if verdict.list_gains
+            else "a bucket_cap_mb_list gains nothing"
         )
-    if advice.notes:
-        click.echo("\n" + "\n".join(f"note: {note}" for note in advice.notes))
+    )
+    return said
+
+
+def _conclude(said: Sequence[str], notes: Sequence[str]) -> None:
+    click.echo("\n" + "\n".join(said))
+    if notes:
+        click.echo("\n" + "\n".join(f"note: {note}" for note in notes))

@@ -194,6 +194,7 @@ def _simulated(
         config,
         warm_start=warm_start,
         on_event=watch,
+        on_limits=watch.limits,
         cost_model=priced.model,
     )
     return priced.reason, result

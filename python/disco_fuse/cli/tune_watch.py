@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from disco_fuse.baselines import BaselineResult
 from disco_fuse.cli.search_bar import SearchBar
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.search import SearchEvent
 from disco_fuse.trainer import EventLog
-from disco_fuse.tuning.events import SearchEvents, end_event, start_event
+from disco_fuse.tuning.events import SearchEvents, end_event, limits_event, start_event
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
 
@@ -64,6 +65,11 @@ class SearchWatch:
         if self._log is not None:
             self._log(start_event(problem, *self._search))
             self._told = SearchEvents(problem.graph, self._log)
+
+    def limits(self, best: BaselineResult, lower_bound_us: float) -> None:
+        """What the search that has begun will be compared with."""
+        if self._log is not None:
+            self._log(limits_event(best, lower_bound_us))
 
     def __call__(self, event: SearchEvent) -> None:
         """Something happened; fewer candidates than before mean that a new search has begun."""

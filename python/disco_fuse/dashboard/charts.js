@@ -1,13 +1,14 @@
 // Curves on a canvas: a line through the means, and a band from the least to the largest value.
 //
 //   const chart = new Chart(canvas, readout, {x: "step", y: "ms"});
-//   chart.show([{name: "rank 0", points: [[x, least, mean, largest], ...]}, ...]);
+//   chart.show([{name: "rank 0", points: [[x, least, mean, largest], ...]}, ...],
+//              [{name: "bound", at: 3.2, color: "#b22222"}, ...]);    // lines across
 
 export const COLORS = [
   "#3b76d6", "#e07b39", "#2f9e6d", "#c94f7c", "#8364cf", "#b59a1f", "#2aa3b5", "#7d8794",
 ];
 const HEIGHT = 190;
-const EDGE = {left: 56, right: 10, top: 8, bottom: 34};
+const EDGE = {left: 56, right: 10, top: 20, bottom: 34};
 
 export function style(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -53,6 +54,7 @@ export class Chart {
     this.readout = readout;
     this.labels = labels;
     this.curves = [];
+    this.lines = [];
     this.pointer = null;
     canvas.addEventListener("pointermove", (event) => {
       this.pointer = event.offsetX;
@@ -65,8 +67,9 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  show(curves) {
+  show(curves, lines = []) {
     this.curves = curves.filter((curve) => curve.points.length > 0);
+    this.lines = lines;
     this.draw();
   }
 
@@ -80,6 +83,7 @@ export class Chart {
       low = Math.min(low, least);
       high = Math.max(high, largest);
     }
+    for (const {at} of this.lines) [low, high] = [Math.min(low, at), Math.max(high, at)];
     const room = (high - low) * 0.06 || Math.abs(high) * 0.05 || 1;
     return {left, right: right > left ? right : left + 1, low: low - room, high: high + room};
   }
@@ -96,6 +100,15 @@ export class Chart {
     const y = (v) =>
       HEIGHT - EDGE.bottom - ((v - box.low) / (box.high - box.low)) * (HEIGHT - EDGE.top - EDGE.bottom);
     this.drawAxes(context, width, box, x, y);
+    for (const {at, color} of this.lines) {
+      context.strokeStyle = color;
+      context.setLineDash([5, 4]);
+      context.beginPath();
+      context.moveTo(EDGE.left, y(at));
+      context.lineTo(width - EDGE.right, y(at));
+      context.stroke();
+      context.setLineDash([]);
+    }
     this.curves.forEach((curve, i) => this.drawCurve(context, curve, COLORS[i % COLORS.length], x, y));
     this.drawPointer(context, x);
   }
@@ -119,7 +132,7 @@ export class Chart {
     context.textAlign = "right";
     context.fillText(this.labels.x, width - EDGE.right, HEIGHT - 7);
     context.textAlign = "left";
-    context.fillText(this.labels.y, 2, HEIGHT - 7);
+    context.fillText(this.labels.y, 2, 8);
   }
 
   drawCurve(context, {points}, color, x, y) {

@@ -15,6 +15,7 @@ _MAX_CURVES = 16  # ranks with curves of their own
 _MAX_ROWS = 64  # ranks in the table
 _RECENT = 20  # steps that a rank is judged by
 _STRAGGLER = 1.1  # times the busy time of the median rank
+_FEW = 10  # steps that say nothing yet
 _MAX_NOTES = 50
 
 
@@ -73,7 +74,7 @@ class JobState:
         self._rank_of[source] = index
         self._ranks[index] = _Rank()
         # Of an earlier training on more ranks, perhaps.
-        self._ranks = {i: rank for i, rank in self._ranks.items() if i in (index, *range(size))}
+        self._ranks = {i: rank for i, rank in self._ranks.items() if i == index or i < size}
         self._rank_of = {name: i for name, i in self._rank_of.items() if i in self._ranks}
         for curves in (self._step_curves, self._exposed_curves):
             if index < _MAX_CURVES:
@@ -98,7 +99,8 @@ class JobState:
     def _note(self, index: int, event: Event) -> None:
         """Keep what is no step; ranks that say the same say it once."""
         facts = {k: v for k, v in event.items() if k not in ("event", "step", "rank")}
-        text = ", ".join(f"{k}: {v}" for k, v in list(facts.items())[:8] if v not in (None, ""))
+        said = [(k, v) for k, v in list(facts.items())[:8] if v not in (None, "")]
+        text = ", ".join(f"{str(k).replace('_', ' ')}: {v}" for k, v in said)
         note = {
             "event": words(event, "event"),
             "step": whole(event, "step", 0),
@@ -109,7 +111,7 @@ class JobState:
 
     def _rows(self) -> list[dict[str, Any]]:
         """The ranks, those that hold up the others first."""
-        busy_ms = {index: _mean(rank.busy_ms) for index, rank in self._ranks.items()}
+        busy_ms = {index: _median(rank.busy_ms) for index, rank in self._ranks.items()}
         known = [value for value in busy_ms.values() if math.isfinite(value)]
         # Of two ranks the faster one is the median.
         usual_ms = statistics.median_low(known) if len(known) > 1 else math.nan
@@ -122,12 +124,21 @@ class JobState:
                 "busy_ms": finite(busy_ms[index]),
                 "exposed_ms": finite(_mean(rank.exposed_ms)),
                 "slower": finite(busy_ms[index] / usual_ms) if usual_ms > 0 else None,
-                "straggler": bool(usual_ms > 0 and busy_ms[index] > _STRAGGLER * usual_ms),
+                "straggler": bool(
+                    usual_ms > 0
+                    and busy_ms[index] > _STRAGGLER * usual_ms
+                    and len(rank.busy_ms) >= _FEW
+                ),
                 "end": rank.end,
             }
             for index, rank in sorted(self._ranks.items())
         ]
         return sorted(rows, key=lambda row: -(row["slower"] or 0.0))[:_MAX_ROWS]
+
+    def _step_ms(self) -> float | None:
+        """Of the slowest rank, the mean of recent steps."""
+        known = [mean for rank in self._ranks.values() if finite(mean := _mean(rank.step_ms))]
+        return max(known, default=None)
 
     def _end(self) -> str | None:
         """Why it ended; None while a rank goes on."""
@@ -136,10 +147,9 @@ class JobState:
 
     def brief(self) -> dict[str, Any]:
         """The line of the list of runs."""
-        step_ms = [rank.step_ms[-1] for rank in self._ranks.values() if rank.step_ms]
         return {
             "title": self._plan,
-            "figure_ms": finite(max(step_ms, default=math.nan)),
+            "figure_ms": self._step_ms(),
             "progress": f"step {max((rank.step for rank in self._ranks.values()), default=0)}",
             "end": self._end(),
         }
@@ -155,7 +165,7 @@ class JobState:
             "step": min((rank.step for rank in self._ranks.values()), default=0),
             "loss": self._loss_words,
             "exposed_ms": statistics.mean(exposed) if exposed else None,
-            "step_ms": max((row["step_ms"] or 0.0 for row in rows), default=0.0) or None,
+            "step_ms": self._step_ms(),
             "stragglers": [row["rank"] for row in rows if row["straggler"]],
             "rows": rows,
             "step_curves": {str(i): h.points() for i, h in self._step_curves.items()},
@@ -164,6 +174,12 @@ class JobState:
             "notes": list(self._notes),
             "end": self._end(),
         }
+
+
+def _median(values: deque[float]) -> float:
+    """Which a step that was held up for once does not move."""
+    known = [value for value in values if math.isfinite(value)]
+    return statistics.median(known) if known else math.nan
 
 
 def _mean(values: deque[float]) -> float:

@@ -14,6 +14,7 @@ const main = document.getElementById("run");
 let socket = null;
 let waitMs = FIRST_WAIT_MS;
 let selected = location.hash.slice(1);
+let chosen = selected !== ""; // by the visitor, who then stays with it
 let shown = null; // {id, kind, view, ...}: what is on the page
 let last = null; // the last message
 let offsetS = 0; // the server's clock minus ours
@@ -49,17 +50,37 @@ function ask(id) {
 
 function select(id) {
   selected = id;
-  history.replaceState(null, "", `#${id}`);
   ask(id);
   show();
 }
 
+function choose(id) {
+  chosen = true;
+  history.replaceState(null, "", `#${id}`);
+  select(id);
+}
+
+// How a run stands: its words, and whether it is live.
+function standing({end, changed_at: changedAt}) {
+  const ageS = Math.max(0, Math.round(Date.now() / 1e3 + offsetS - changedAt));
+  const live = end === null && ageS < SILENT_S;
+  return [end !== null ? `ended: ${end}` : live ? "live" : `silent for ${ageS} s`, live];
+}
+
+// What to look at while the visitor has not chosen: a live run, as long as it is live.
+function suggested(runs) {
+  const isLive = (run) => standing(run)[1];
+  const mine = runs.find((run) => run.id === selected);
+  if (mine !== undefined && (chosen || isLive(mine))) return mine;
+  return runs.find(isLive) ?? mine ?? runs[0];
+}
+
 function show() {
   if (last === null) return;
-  showList(last.overview);
   const {runs} = last.overview;
-  if (runs.length > 0 && !runs.some((run) => run.id === selected)) {
-    select(runs[0].id);
+  const run = suggested(runs);
+  if (run !== undefined && run.id !== selected) {
+    select(run.id);
     return;
   }
   if (last.run !== null && last.run.id === selected) showRun(last.run);
@@ -81,13 +102,17 @@ function showList({runs, places: folders, num_runs: numRuns, num_left_out: numLe
     if (button === undefined) {
       const lines = ["title", "soft", "soft"].map((className) => element("div", {className}));
       button = element("button", {children: lines});
-      button.addEventListener("click", () => select(button.dataset.id));
+      button.addEventListener("click", () => choose(button.dataset.id));
       list.append(element("li", {children: [button]}));
     }
     button.dataset.id = run.id;
     button.setAttribute("aria-current", String(run.id === selected));
     const figure = run.figure_ms === null ? "" : `, ${run.figure_ms.toFixed(2)} ms`;
-    const texts = [run.title || run.name, run.name, `${run.kind} ${run.progress}${figure}`];
+    const [stands, live] = standing(run);
+    button.classList.toggle("live", live);
+    const texts = [
+      run.title || run.name, run.name, `${run.kind} ${run.progress}${figure}, ${stands}`,
+    ];
     texts.forEach((text, line) => { button.children[line].textContent = text; });
   });
   const more = numRuns > runs.length ? ` The ${runs.length} newest of ${numRuns} runs.` : "";
@@ -121,13 +146,12 @@ function build({id, kind}) {
 
 // How a run stands changes with time alone as well.
 function showAges() {
+  if (last !== null) showList(last.overview);
   if (shown === null || shown.run === null) return;
-  const {end, changed_at: changedAt} = shown.run;
-  const ageS = Math.max(0, Math.round(Date.now() / 1e3 + offsetS - changedAt));
-  const live = end === null && ageS < SILENT_S;
-  shown.mark.textContent = end !== null ? `ended: ${end}` : live ? "live" : `silent for ${ageS} s`;
+  const [stands, live] = standing(shown.run);
+  shown.mark.textContent = stands;
   shown.mark.classList.toggle("live", live);
-  shown.mark.classList.toggle("failed", ["nan", "checkpoint"].includes(end));
+  shown.mark.classList.toggle("failed", ["nan", "checkpoint"].includes(shown.run.end));
 }
 
 setInterval(showAges, 1000);

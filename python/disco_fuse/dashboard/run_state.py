@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class Run:
     """
 
     def __init__(self, key: Path, name: str) -> None:
-        self.id = hashlib.sha256(str(key).encode()).hexdigest()[:12]
+        self.id = hashlib.sha256(os.fsencode(key)).hexdigest()[:12]
         self.name = name
         self.tails: dict[Path, Tail] = {}
         self.version = 0

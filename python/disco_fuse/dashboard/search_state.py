@@ -12,6 +12,16 @@ FORMAT_VERSION = 1
 """Of ``disco_fuse.tuning.events``, which says what the events hold."""
 _POINTS = 400
 _MAX_SPANS = 4000
+_FACTS = {
+    "model": "model",
+    "num_ops": "ops",
+    "cluster": "cluster",
+    "world_size": "ranks",
+    "device": "device",
+    "preset": "preset",
+    "seed": "seed",
+}
+_KINDS = ("kernel", "library", "bucket")
 
 
 class SearchState:
@@ -20,10 +30,7 @@ class SearchState:
     kind = "search"
 
     def __init__(self, start: Event) -> None:
-        self._facts = {
-            name: words(start, name)
-            for name in ("model", "num_ops", "cluster", "world_size", "device", "preset", "seed")
-        }
+        self._facts = {shown: words(start, name) for name, shown in _FACTS.items()}
         versions = start.get("versions")
         if isinstance(versions, dict):
             self._facts["versions"] = ", ".join(
@@ -34,14 +41,17 @@ class SearchState:
         self._candidates_per_s = self._makespan_us = self._first_us = math.nan
         self._best, self._rate = History(_POINTS), History(_POINTS)
         self._lanes: Event | None = None
+        self._limits: dict[str, Any] | None = None
         self._end: dict[str, Any] | None = None
 
     def fold(self, source: str, event: Event) -> bool:
         """Take one event; whether it is known."""
         del source  # a search has one file
         kind = event.get("event")
+        if kind == "limits":
+            self._compare(event)
         if kind not in ("progress", "incumbent", "end"):
-            return kind == "start"
+            return kind in ("start", "limits")
         self._elapsed_s = number(event, "elapsed_s", self._elapsed_s)
         self._candidates = whole(event, "candidates", self._candidates)
         self._makespan_us = number(event, "makespan_us", self._makespan_us)
@@ -60,8 +70,12 @@ class SearchState:
 
     def _finish(self, event: Event) -> None:
         self._first_us = number(event, "initial_us", self._first_us)
-        self._end = {
-            "reason": words(event, "reason"),
+        self._end = {"reason": words(event, "reason")}
+        self._compare(event)
+
+    def _compare(self, event: Event) -> None:
+        """What the best step is compared with: known before the search, or with its end."""
+        self._limits = {
             "lower_bound_us": finite(number(event, "lower_bound_us")),
             "best_baseline": words(event, "best_baseline"),
             "best_baseline_us": finite(number(event, "best_baseline_us")),
@@ -89,6 +103,7 @@ class SearchState:
             "best": self._best.points(),
             "rate": self._rate.points(),
             "lanes": self._lanes,
+            "limits": self._limits,
             "end": self._end,
         }
 
@@ -104,12 +119,14 @@ def _checked_lanes(lanes: Any) -> Event | None:
     names = [str(name)[:40] for name in streams[:16]]
     drawn = []
     for span in spans[:_MAX_SPANS]:
-        if not (isinstance(span, list) and len(span) == 5):
+        if not (isinstance(span, list) and len(span) in (5, 6)):
             return None
         row = dict(zip(("stream", "start", "duration", "units"), span, strict=False))
         stream = whole(row, "stream", len(names))
         start, duration = number(row, "start"), number(row, "duration")
         if not (stream < len(names) and start >= 0 and duration >= 0):
             return None
-        drawn.append([stream, start, duration, whole(row, "units", 1), str(span[4])[:80]])
+        kind = _KINDS.index(span[5]) if span[5:] and span[5] in _KINDS else 2 * bool(stream)
+        units, name = whole(row, "units", 1), str(span[4])[:80]
+        drawn.append([stream, start, duration, units, name, kind])
     return {"streams": names, "makespan_us": makespan_us, "spans": drawn}

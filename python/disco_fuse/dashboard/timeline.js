@@ -1,21 +1,21 @@
 // The lanes of one simulated step: wheel or +/- zooms, dragging moves, a double click shows all.
 //
 //   const timeline = new Timeline(canvas, readout);
-//   timeline.show({streams: [name, ...], makespan_us, spans: [[stream, start, duration, units, name], ...]});
+//   timeline.show({streams: [name, ...], makespan_us, spans: [[stream, start, duration, units, name, kind], ...]});
 
-import {COLORS, fitted, style, ticks} from "./charts.js";
+import {fitted, style, ticks} from "./charts.js";
+
+// By kind, as in the report: what it is called, its color, and that of a text on it.
+export const KINDS = [
+  ["generated kernels", "#4878a8", "#ffffff"],
+  ["library calls", "#9db8d2", "#1c2430"],
+  ["AllReduce", "#d9793b", "#ffffff"],
+];
 
 const LANE = 34;
 const LEFT = 110;
 const RIGHT = 28; // for half of a number
 const BOTTOM = 22;
-
-// The same name has the same color in every timeline.
-function colorOf(name) {
-  let hash = 0;
-  for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) >>> 0;
-  return COLORS[hash % COLORS.length];
-}
 
 export class Timeline {
   constructor(canvas, readout) {
@@ -98,18 +98,19 @@ export class Timeline {
     context.beginPath();
     context.rect(LEFT, 0, this.width(), height - BOTTOM);
     context.clip();
-    for (const [stream, start, duration, , name] of lanes.spans) {
+    for (const [stream, start, duration, , name, kind] of lanes.spans) {
       const [left, right] = [x(start), x(start + duration)];
       if (right < LEFT || left > width) continue;
       const wide = Math.max(right - left, 0.5);
-      context.fillStyle = colorOf(name);
+      const [, color, ink] = KINDS[kind];
+      context.fillStyle = color;
       context.fillRect(left, stream * LANE + 3, wide > 3 ? wide - 0.7 : wide, LANE - 8);
       if (wide < 50) continue;
       context.save();
       context.beginPath();
       context.rect(left, stream * LANE, wide - 4, LANE);
       context.clip();
-      context.fillStyle = "#ffffff";
+      context.fillStyle = ink;
       context.fillText(name, Math.max(left, LEFT) + 4, stream * LANE + LANE / 2 - 1);
       context.restore();
     }

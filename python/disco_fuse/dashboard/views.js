@@ -1,7 +1,10 @@
 // What the page shows of a search and of a training. Texts of events are only ever set as text.
 
 import {COLORS, Chart, shortNumber} from "./charts.js";
-import {Timeline} from "./timeline.js";
+import {KINDS, Timeline} from "./timeline.js";
+
+const BASELINE = "#e07b39";
+const BOUND = "#b22222"; // as in the report
 
 export function element(name, {text = "", className = "", children = []} = {}) {
   const made = document.createElement(name);
@@ -57,12 +60,19 @@ class Plot {
     });
   }
 
-  show(curves) {
-    this.drawing.show(curves);
-    const entries = curves.length < 2 ? [] : curves;
-    this.legend.replaceChildren(...entries.map(({name}, i) => {
+  show(curves, lines = []) {
+    this.drawing.show(curves, lines);
+    const entries = curves.length + lines.length < 2 ? [] : curves;
+    this.explain([
+      ...entries.map(({name}, i) => [name, COLORS[i % COLORS.length]]),
+      ...lines.map(({name, color}) => [name, color]),
+    ]);
+  }
+
+  explain(entries) {
+    this.legend.replaceChildren(...entries.map(([name, color]) => {
       const patch = element("i");
-      patch.style.background = COLORS[i % COLORS.length];
+      patch.style.background = color;
       return element("li", {children: [patch, name]});
     }));
   }
@@ -106,6 +116,7 @@ export class SearchView {
       "Timeline of the best step (wheel zooms, dragging moves, double click shows all)",
       (canvas, readout) => new Timeline(canvas, readout),
     );
+    this.timeline.explain(KINDS);
     this.facts = new Table("What is searched", [["", "text"], ["", "text"]]);
     this.nodes = [
       this.tiles.list,
@@ -116,22 +127,30 @@ export class SearchView {
   }
 
   show(state) {
-    const {makespan_us: best, initial_us: initial, end} = state;
+    const {makespan_us: best, initial_us: initial, limits, end} = state;
     const over = (slow) => (best && slow ? percent(slow / best - 1) : "-");
     this.tiles.set("best so far", ms(best));
     this.tiles.set("gain over unfused", over(initial));
-    this.tiles.set("gain over best baseline", over(end?.best_baseline_us));
-    const bound = end?.lower_bound_us;
+    this.tiles.set("gain over best baseline", over(limits?.best_baseline_us));
+    const bound = limits?.lower_bound_us;
     this.tiles.set("above the lower bound", best && bound ? percent(best / bound - 1) : "-");
     this.tiles.set("candidates", String(state.candidates));
     this.tiles.set("candidates a second", shortNumber(state.candidates_per_s));
     this.tiles.set("queue", String(state.queued));
     this.tiles.set("elapsed", `${state.elapsed_s.toFixed(1)} s`);
-    this.best.show([{name: "best", points: state.best}]);
+    const lines = [
+      [`best baseline, ${limits?.best_baseline}`, limits?.best_baseline_us, BASELINE],
+      ["lower bound", bound, BOUND],
+    ].filter(([, us]) => us > 0);
+    this.best.show(
+      [{name: "best so far", points: state.best}],
+      lines.map(([name, us, color]) => ({name: `${name} ${ms(us)}`, at: us / 1e3, color})),
+    );
     this.rate.show([{name: "candidates", points: state.rate}]);
     this.timeline.drawing.show(state.lanes);
     const facts = Object.entries(state.facts);
-    if (end !== null) facts.push(["best baseline", end.best_baseline], ["stopped by", end.reason]);
+    if (limits !== null) facts.push(["best baseline", limits.best_baseline]);
+    if (end !== null) facts.push(["stopped by", end.reason]);
     this.facts.show(facts.map((cells) => ({cells})));
   }
 }
@@ -139,14 +158,15 @@ export class SearchView {
 export class JobView {
   constructor() {
     this.tiles = new Tiles([
-      "step", "loss", "step time, slowest rank", "exposed communication", "ranks", "stragglers",
+      "step", "loss", "step time, slowest rank, last 20", "exposed communication", "ranks",
+      "stragglers",
     ]);
     this.step = chart("Step time per rank", "step", "ms");
     this.exposed = chart("Exposed communication per rank", "step", "ms");
     this.loss = chart("Loss", "step", "");
-    this.ranks = new Table("Ranks, means of 20 steps", [
-      ["rank", ""], ["step", ""], ["step ms", ""], ["last ms", ""], ["busy ms", ""],
-      ["exposed ms", ""], ["busy to median", ""], ["", "text"],
+    this.ranks = new Table("Ranks, last 20 steps", [
+      ["rank", ""], ["step", ""], ["mean step ms", ""], ["last step ms", ""],
+      ["median busy ms", ""], ["mean exposed ms", ""], ["busy to usual rank", ""], ["", "text"],
     ]);
     this.notes = new Table("Checkpoints, evaluations and the like", [
       ["step", ""], ["event", "text"], ["", "text"],
@@ -165,7 +185,7 @@ export class JobView {
   show(state) {
     this.tiles.set("step", String(state.step));
     this.tiles.set("loss", shortLoss(state.loss), !Number.isFinite(Number(state.loss)));
-    this.tiles.set("step time, slowest rank", millis(state.step_ms));
+    this.tiles.set("step time, slowest rank, last 20", millis(state.step_ms));
     this.tiles.set("exposed communication", millis(state.exposed_ms));
     this.tiles.set("ranks", `${state.num_ranks} of ${state.world_size}`);
     const slow = state.stragglers;

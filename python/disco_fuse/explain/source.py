@@ -9,7 +9,7 @@ from typing import Any
 
 from disco_fuse.config import ClusterSpec
 from disco_fuse.errors import MissingInputError
-from disco_fuse.plan import PLAN_FILE
+from disco_fuse.plan import PLAN_FILE, read_plan
 from disco_fuse.tuning.choice import STRATEGY_FILE, Choice, load_choice, read_json
 
 
@@ -90,26 +90,26 @@ def plan_facts(path: Path) -> PlanFacts | None:
     Raises
     ------
     ValueError
-        It cannot be read.
+        It cannot be read, or was changed; see :func:`~disco_fuse.plan.load_plan`.
     """
     file = (path if path.is_dir() else path.parent) / PLAN_FILE
     if path.is_file() and is_plan(read_json(path)):
         file = path
     if not file.is_file():
         return None
-    data = read_json(file)
+    plan = read_plan(file)
     try:
-        sizes = Counter(int(group) for group in data["strategy"]["group_of"]).values()
-        return PlanFacts(
-            name=str(data["name"]),
-            model=str(data["model"]),
-            target=str(data["target"]),
-            world_size=int(data["world_size"]),
-            num_kernels=int(data["num_kernels"]),
-            num_allreduces=int(data["num_allreduces"]),
-            graph_digest=str(data["graph_digest"]),
-            predicted={str(key): float(value) for key, value in data["predicted"].items()},
-            group_sizes=tuple(sorted(sizes, reverse=True)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{file} is not a complete plan: {error!r}") from error
+        sizes = Counter(int(group) for group in plan.strategy["group_of"]).values()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} has no strategy: {error!r}") from error
+    return PlanFacts(
+        name=plan.name,
+        model=plan.model,
+        target=plan.target,
+        world_size=plan.world_size,
+        num_kernels=plan.num_kernels,
+        num_allreduces=plan.num_allreduces,
+        graph_digest=plan.graph_digest,
+        predicted=dict(plan.predicted),
+        group_sizes=tuple(sorted(sizes, reverse=True)),
+    )

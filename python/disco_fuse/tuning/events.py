@@ -4,6 +4,7 @@ Every event has ``event``, its kind; times are simulated microseconds but for ``
 
     start        version (of this format), model, num_ops, cluster, world_size, device, preset,
                  seed, num_starts, versions (of the packages)
+    limits       best_baseline, best_baseline_us, lower_bound_us
     progress     elapsed_s, candidates, candidates_per_s (since the event before), queued,
                  makespan_us (of the best so far; null while none fits the memory limit)
     incumbent    the same, and lanes: the timeline of a new best strategy
@@ -11,7 +12,8 @@ Every event has ``event``, its kind; times are simulated microseconds but for ``
                  best_baseline, best_baseline_us, lanes
 
 ``lanes`` has ``streams`` (names), ``makespan_us``, and ``spans``: lists of stream (an index),
-start, duration, number of units, and name. Neighbours that are too short to be seen are one span.
+start, duration, number of units, name, and kind (of ``disco_fuse.strategy.Unit``). Neighbours that
+are too short to be seen are one span.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import tvm
 
 from disco_fuse import __version__
+from disco_fuse.baselines import BaselineResult
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.graph import OpGraph
 from disco_fuse.search import SearchEvent
@@ -102,6 +105,16 @@ def start_event(
     }
 
 
+def limits_event(best: BaselineResult, lower_bound_us: float) -> dict[str, Any]:
+    """What the search will be compared with; see ``on_limits`` of ``tune``."""
+    return {
+        "event": "limits",
+        "best_baseline": best.name,
+        "best_baseline_us": best.makespan_us,
+        "lower_bound_us": lower_bound_us,
+    }
+
+
 def end_event(result: TuningResult) -> dict[str, Any]:
     """The last line of a search."""
     baseline = result.best_baseline
@@ -127,7 +140,7 @@ def lanes_of(
     A unit joins the span before it if both together, and what lies between, are shorter than
     ``makespan / max_spans``. So any two neighbours are longer than that together.
     """
-    ops = {unit.id: unit.ops for unit in strategy.units(graph)}
+    units = {unit.id: unit for unit in strategy.units(graph)}
     shortest_us = timeline.makespan_us / max_spans
     last: dict[str, list[Any]] = {}
     spans: list[list[Any]] = []
@@ -138,8 +151,9 @@ def lanes_of(
             span[2] = finish - span[1]
             span[3] += 1
             continue
-        name = unit_name([graph.ops[op].name for op in ops[event.unit]])
-        span = [STREAMS.index(event.stream), start, finish - start, 1, name[:_MAX_NAME]]
+        unit = units[event.unit]
+        name = unit_name([graph.ops[op].name for op in unit.ops])[:_MAX_NAME]
+        span = [STREAMS.index(event.stream), start, finish - start, 1, name, unit.kind]
         last[event.stream] = span
         spans.append(span)
     for span in spans:

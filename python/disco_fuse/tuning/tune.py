@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disco_fuse.baselines import BaselineResult, evaluate_baselines
+from disco_fuse.bound import lower_bound_us
 from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.cost_model import CostModel, RooflineCostModel
 from disco_fuse.search import SearchEvent, SearchResult, search
@@ -69,7 +70,7 @@ class TuningResult:
     @property
     def best_baseline(self) -> BaselineResult:
         """The fastest baseline; of equal ones the first."""
-        return min(self.baselines.values(), key=lambda result: result.makespan_us)
+        return _best_of(self.baselines)
 
     @property
     def makespan_us(self) -> float:
@@ -155,6 +156,7 @@ def tune(
     warm_start: bool = True,
     starts: Sequence[Strategy] = (),
     on_event: Callable[[SearchEvent], None] | None = None,
+    on_limits: Callable[[BaselineResult, float], None] | None = None,
     cost_model: CostModel | None = None,
 ) -> TuningResult:
     """Search, and compare with the baselines.
@@ -168,6 +170,8 @@ def tune(
         Further starts, whether or not the baselines join.
     on_event : callable, optional
         See :func:`disco_fuse.search.search`.
+    on_limits : callable, optional
+        Called before the search with the best baseline and the lower bound in microseconds.
     cost_model : CostModel, optional
         What prices kernels; by default the roofline of the cluster's device.
 
@@ -181,6 +185,9 @@ def tune(
     model = RooflineCostModel(cluster.device) if cost_model is None else cost_model
     baselines = evaluate_baselines(problem.graph, problem.emission, model, cluster)
     known = [result.strategy for result in baselines.values()] if warm_start else []
+    if on_limits is not None:
+        bound_us = lower_bound_us(problem.graph, model, cluster)
+        on_limits(_best_of(baselines), bound_us)
     begin = time.perf_counter()
     found = search(
         problem.graph, model, cluster, config, initial=[*known, *starts], on_event=on_event
@@ -205,3 +212,7 @@ def tune(
         search_s=search_s,
         cost_model=model,
     )
+
+
+def _best_of(baselines: Mapping[str, BaselineResult]) -> BaselineResult:
+    return min(baselines.values(), key=lambda result: result.makespan_us)

@@ -8,7 +8,7 @@ world size   2 ----> 8 ----> 64 ----> 512     every search starts from the unfus
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,6 +149,11 @@ def run_points(
         combination.
     on_event : callable, optional
         See :func:`disco_fuse.search.search`.
+
+    Raises
+    ------
+    ValueError
+        Two batches make the same graph.
     """
     problems: dict[tuple[int | None, bool], Problem] = {}
     winners: dict[tuple[int | None, bool], Strategy] = {}
@@ -156,10 +161,24 @@ def run_points(
         key = (point.batch, point.cluster.device.library_convolutions)
         if key not in problems:
             problems[key] = load(*key)
+            _check_batch(problems, key)
         starts = [winners[key]] if key in winners else []
         result = tune(problems[key], point.cluster, config, starts=starts, on_event=on_event)
         winners[key] = result.strategy
         yield Outcome(point=point, result=result)
+
+
+def _check_batch(
+    problems: Mapping[tuple[int | None, bool], Problem], new: tuple[int | None, bool]
+) -> None:
+    batch, convolutions = new
+    digest = problems[new].graph.digest
+    for (other, same), problem in problems.items():
+        if other != batch and same == convolutions and problem.graph.digest == digest:
+            raise ValueError(
+                f"batches {other} and {batch} make the same graph: the model does not depend on "
+                "the batch of its inputs"
+            )
 
 
 def _with_bandwidth(cluster: ClusterSpec, bandwidth_gbps: float) -> ClusterSpec:

@@ -66,8 +66,9 @@ def test_the_advised_cap_is_among_the_best(tmp_path: Path) -> None:
         options = {"timeout_s": 2 * LIMIT_S, "capture": True}
         done = link.run([RANKS, str(tmp_path), "trace", "0.5"], 2, **options)
         assert done.returncode == 0, done.stderr
-        best = advise(load_job(traces(tmp_path))).best
-        assert best is not None
+        verdict = advise(load_job(traces(tmp_path))).verdict
+        assert verdict is not None
+        best = verdict.best
         caps = sorted({*CAPS_MB, f"{best.cap_mb:g}"})
         done = link.run([RANKS, str(tmp_path), "measure", "20", *caps], 2, **options)
         assert done.returncode == 0, done.stderr

@@ -9,7 +9,10 @@ from typing import Any
 LANES = {
     "streams": ["compute", "communication"],
     "makespan_us": 100.0,
-    "spans": [[0, 0.0, 60.0, 1, "matmul"], [1, 60.0, 40.0, 2, "allreduce"]],
+    "spans": [
+        [0, 0.0, 60.0, 1, "matmul", "library"],
+        [1, 60.0, 40.0, 2, "allreduce", "bucket"],
+    ],
 }
 SEARCH_START = {
     "event": "start",
@@ -35,6 +38,16 @@ def progress(candidates: int, makespan_us: float, **more: Any) -> dict[str, Any]
         "candidates_per_s": 1000.0,
         "queued": 5,
         "makespan_us": makespan_us,
+        **more,
+    }
+
+
+def limits(**more: Any) -> dict[str, Any]:
+    return {
+        "event": "limits",
+        "best_baseline": "horovod",
+        "best_baseline_us": 10500.0,
+        "lower_bound_us": 6000.0,
         **more,
     }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +104,55 @@ def test_json() -> None:
 
 
 def test_a_single_message_size(tmp_path: Path) -> None:
-    job = GpuJob(buckets=[[0]], elements=[1000], backward_us=[500])
-    path = tmp_path / "trace.json"
+    """A row for each latency that leaves time for the bytes; the message takes 104 us."""
+    job = GpuJob(buckets=[[0], [1], [2]], elements=[1000] * 3, backward_us=[500, 100, 300])
+    path, advice = tmp_path / "trace.json", tmp_path / "advice.json"
     path.write_text(json.dumps(job.trace(0)))
-    result = run(str(path))
-    assert result.exit_code == 1
-    assert "state it with --latency-us" in result.stderr
-    assert "| exposed AllReduce" in result.stdout
-    assert "bucket_cap_mb" not in result.stdout
-    assert run(str(path), "--latency-us", "20").exit_code == 0
+    result = run(str(path), "--json", str(advice))
+    assert result.exit_code == 0, result.output
+    rows = re.findall(r"^\| +(\d+) us \+ [\d.]+ GB/s +\| ", result.stdout, re.MULTILINE)
+    assert rows == ["10", "30", "100"]
+    assert result.output.count("all messages have 4000 bytes") == 1
+    assert re.search(r"^(best|whatever the latency): ", result.stdout, re.MULTILINE)
+    data = json.loads(advice.read_text())
+    assert [row["latency_us"] for row in data["by_latency"]] == [10, 30, 100]
+    assert data["safest_cap_mb"] > 0
+    stated = run(str(path), "--latency-us", "20")
+    assert stated.exit_code == 0, stated.output
+    assert "all messages have" not in stated.output
+
+
+def test_the_present_buckets_are_named(tmp_path: Path) -> None:
+    """The first gradient fills a bucket of up to 1 MiB, the others are small."""
+    paths = [str(tmp_path / f"{rank}.json") for rank in (0, 1)]
+    for rank, path in enumerate(paths):
+        Path(path).write_text(json.dumps(replace(JOB, buckets=[[0], [1, 2]]).trace(rank)))
+    result = run(*paths)
+    assert re.search(
+        r"^best: keep the job's own buckets \(bucket_cap_mb=0.01 to 1\), predicted 6.10 ms: no cap "
+        r"is faster\nlevel within 1% of the fastest: bucket_cap_mb=0.01 to 1$",
+        result.stdout,
+        re.MULTILINE,
+    )
+    data = json.loads(run(*paths, "--json", "-").stdout)
+    assert data["keep_present"] is True
+    assert data["bucket_cap_mb"] in data["present_caps_mb"]
+
+
+@pytest.mark.usefixtures("traces")
+def test_equal_words_are_equal_numbers() -> None:
+    data = json.loads(run("rank0.json", "rank1.json.gz", "--json", "-").stdout)
+    compute_us = [rank["compute_us"] for rank in data["ranks"]]
+    assert data["compute_us"] == pytest.approx(sum(compute_us) / 2)
+
+
+@pytest.mark.usefixtures("traces")
+def test_names_that_no_encoding_knows_are_printed_otherwise() -> None:
+    strange = os.fsdecode(b"rank\xff.json")
+    Path("rank0.json").rename(strange)
+    result = run(strange, "rank1.json.gz")
+    assert result.exit_code == 0, result.output
+    assert r"| rank\udcff.json " in result.stdout
 
 
 @pytest.mark.usefixtures("traces", "imported")
@@ -120,7 +162,10 @@ def test_a_single_message_size(tmp_path: Path) -> None:
         ([], "Missing argument 'TRACE...|MODEL'"),
         (["none.json"], "no file 'none.json'"),
         (["bert_small"], "no file 'bert_small'; a MODEL needs --cluster"),
-        (["rank0.json", "--latency-us", "-1"], "-1.0 is not in the range x>=0"),
+        (["rank0.json", "--latency-us", "-1"], "-1.0 is not in the range 0<=x<=8"),
+        (["rank0.json", "--latency-us", "nan"], "'nan' is no number"),
+        (["rank0.json", "--latency-us", "inf"], "inf is not in the range"),
+        (["rank0.json", "--latency-us", "1e300"], "1e+300 is not in the range"),
         (["bart", "--cluster", "cluster-a"], "no model 'bart' in the zoo"),
         (["bert_small", "--cluster", "mars"], "no cluster 'mars': presets are"),
         (["bert_small", "gpt2_small", "--cluster", "cluster-a"], "--cluster takes one MODEL"),

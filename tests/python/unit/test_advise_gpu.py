@@ -14,7 +14,7 @@ import pytest
 from kineto_traces import GpuJob
 
 from disco_fuse.advise import Advice, Job, advise, load_job
-from disco_fuse.advise.advice import candidate_caps
+from disco_fuse.advise.caps import candidate_caps
 from disco_fuse.advise.findings import in_arrival_order
 from disco_fuse.advise.replay import Replay
 from disco_fuse.tensor_fusion import MIB, ddp_partition
@@ -108,7 +108,8 @@ def test_the_same_job_written_otherwise(
 
 
 def test_what_the_replay_of_the_own_buckets_says(usual: Advice) -> None:
-    assert usual.replayed_us == pytest.approx(usual.measured["step_us"], rel=0.01)
+    assert usual.verdict is not None
+    assert usual.verdict.present.step_us == pytest.approx(usual.measured["step_us"], rel=0.01)
     assert usual.notes == ()
     assert usual.bucket_mb == pytest.approx(
         [sum(SIZES[g] for g in bucket) / MIB for bucket in job().buckets]
@@ -169,7 +170,7 @@ def test_a_single_message_size_tells_no_latency(tmp_path: Path) -> None:
     advice = advise(loaded)
     assert advice.line is None
     assert advice.caps == ()
-    assert advice.best is None
+    assert advice.verdict is None
     assert "state it with --latency-us" in advice.notes[0]
     stated = advise(loaded, latency_us=100.0)
     assert stated.line is not None

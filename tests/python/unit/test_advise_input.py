@@ -61,6 +61,7 @@ def whole() -> bytes:
         (b"[]", "not a trace: it has no list of traceEvents"),
         (b'"text"', "not a trace: it has no list of traceEvents"),
         (b'{"traceEvents": {"ph": "X"}}', "not a trace: it has no list of traceEvents"),
+        (b'[{"ph": "X", "ts": ' + b"9" * 5000 + b"}]", "not a trace: Exceeds the limit"),
         (
             b'[{"ph": "X", "cat": "cpu_op", "ts": "soon"}]',
             "not a trace of the PyTorch profiler: could not convert string to float",
@@ -148,6 +149,68 @@ def test_a_trace_without(tmp_path: Path, change: Callable[[Rows], Rows], message
     with pytest.raises(ValueError, match=message) as caught:
         load_job([path])
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"ts": float("nan")}, "ts nan of event 'ncclDev.*' is no time"),
+        ({"dur": float("inf")}, "dur inf of event 'ncclDev.*' is no time"),
+        ({"dur": 10**400}, "too large"),
+        ({"args": "abc"}, "args of event 'ncclDev.*' are none of the profiler: abc"),
+        ({"args": [1]}, r"args of event 'ncclDev.*' are none of the profiler: \[1\]"),
+        ({"args": {"correlation": [1]}}, "args of event 'ncclDev.*' are none of the profiler"),
+    ],
+    ids=str,
+)
+def test_an_event_that_is_none(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
+    rows = JOB.trace(0)["traceEvents"]
+    next(row for row in rows if row["name"].startswith("ncclDev")).update(entry)
+    path = write(tmp_path, rows)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_job([path])
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"rank": 7}, "distributedInfo has rank 7 of world_size 2"),
+        ({"rank": -1}, "distributedInfo has rank -1 of world_size 2"),
+        ({"world_size": -4}, "distributedInfo has world_size -4; allowed: from 1"),
+        ({"rank": float("inf")}, "cannot convert float infinity to integer"),
+    ],
+    ids=str,
+)
+def test_a_rank_that_cannot_be(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
+    trace = JOB.trace(0)
+    trace["distributedInfo"] |= entry
+    path = write(tmp_path, trace)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_job([path])
+    assert path in str(caught.value)
+
+
+def test_messages_that_do_not_say_how_long_they_took(tmp_path: Path) -> None:
+    rows = JOB.trace(0)["traceEvents"]
+    for row in rows:
+        if row["name"].startswith("ncclDev"):
+            del row["dur"]
+    with pytest.raises(ValueError, match=r"none of its AllReduces says how long it took \(\"dur\""):
+        load_job([write(tmp_path, rows)])
+
+
+def test_sizes_that_no_memory_holds_are_not_known(tmp_path: Path) -> None:
+    rows = JOB.trace(0)["traceEvents"]
+    for row in rows:
+        if "In msg nelems" in row["args"]:
+            row["args"]["In msg nelems"] = 10**400
+        if "AccumulateGrad" in row["name"] and "Input Dims" in row["args"]:
+            row["args"]["Input Dims"] = [[-5]]
+        if row["name"] == "nccl:all_reduce":
+            row["args"] = {}
+    with pytest.raises(ValueError, match="neither the AllReduces nor the gradients say how large"):
+        load_job([write(tmp_path, rows)])
 
 
 def test_without_launches_of_compute(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from kineto_traces import GpuJob
 
-from disco_fuse.advise.advice import CapResult, middle_of_best
+from disco_fuse.advise.caps import CapResult
 from disco_fuse.advise.contention import contention_factor
 from disco_fuse.advise.job import Job, job_of, load_job
 from disco_fuse.advise.line import fit_line
 from disco_fuse.advise.messages import item_bytes, num_elements
 from disco_fuse.advise.rank import Flight, RankStep, RankTrace, Work, rank_of
 from disco_fuse.advise.trace import Event, Trace
+from disco_fuse.advise.verdict import Present, Verdict, spans
 
 EVALUATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
@@ -197,19 +198,45 @@ def cap(cap_mb: float, num_buckets: int, step_us: float) -> CapResult:
     )
 
 
-def test_the_middle_of_the_best() -> None:
-    caps = [
-        cap(0.1, 40, 1200.0),
-        cap(0.2, 20, 1009.0),
-        cap(0.3, 20, 1009.0),
-        cap(1.0, 10, 1000.0),
-        cap(2.0, 5, 1005.0),
-        cap(5.0, 2, 1100.0),
-    ]
-    assert middle_of_best(caps, lambda each: each.step_us) == caps[3]
-    assert middle_of_best(caps[:4], lambda each: each.step_us) == caps[3]
-    assert middle_of_best(caps[:3], lambda each: each.step_us) == caps[2]
-    assert middle_of_best([], lambda each: each.step_us) is None
+def verdict(present_us: float, *caps_mb: float) -> Verdict:
+    """The job has the buckets of these caps of the table, or such that no cap makes."""
+    caps = (
+        cap(0.1, 40, 1.200e5),
+        cap(0.2, 20, 1.008e5),
+        cap(1.0, 10, 1.000e5),
+        cap(1.5, 8, 1.000e5),
+        cap(2.0, 8, 1.000e5),
+        cap(4.0, 5, 1.005e5),
+        cap(8.0, 2, 1.100e5),
+    )
+    return Verdict(caps=caps, present=Present(name="now", caps_mb=caps_mb, step_us=present_us))
+
+
+def test_no_cap_of_the_table_is_faster_than_the_advised_one() -> None:
+    """Not even by less than predictions can tell; what a table shows as equal is equal."""
+    slow = verdict(1.2e5, 0.1)
+    assert not slow.keeps
+    assert slow.best.cap_mb == 2.0
+    assert slow.saved_us == pytest.approx(2e4)
+    assert slow.level_mb == (0.2, 1.0, 1.5, 2.0, 4.0)
+
+
+def test_caps_in_words() -> None:
+    table = [0.5, 1.0, 1.5, 2.0, 4.0]
+    assert spans([0.5], table) == "0.5"
+    assert spans([0.5, 1.5, 2.0], table) == "0.5, 1.5 to 2"
+    assert spans([2.0, 4.0], table) == "2 or more"
+    assert spans([], table) == ""
+
+
+def test_present_buckets_that_are_as_good_are_kept() -> None:
+    for caps_mb, chosen in (((1.5, 2.0), 2.0), ((4.0,), 4.0), ((), 2.0)):
+        level = verdict(1.005e5, *caps_mb)
+        assert level.keeps
+        assert level.best.cap_mb == chosen
+        assert level.saved_us == pytest.approx(500.0)
+    assert not verdict(1.008e5, 0.2).keeps
+    assert verdict(1.008e5, 0.2).best.cap_mb == 2.0
 
 
 def test_gradients_that_are_accumulated_first(tmp_path: Path) -> None:

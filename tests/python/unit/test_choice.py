@@ -16,6 +16,7 @@ from disco_fuse.cluster import ClusterSpec, preset_names
 from disco_fuse.cost_model import Group, RooflineCostModel
 from disco_fuse.explain.source import open_choice, plan_facts
 from disco_fuse.fuse_ops import Emission
+from disco_fuse.plan import Plan, save_plan
 from disco_fuse.strategy import Edit, Strategy, replay
 from disco_fuse.tuning import Problem
 from disco_fuse.tuning.choice import Choice, cluster_of, load_choice
@@ -153,26 +154,36 @@ def test_a_cluster_with_a_wrong_field() -> None:
 
 def test_a_plan_alone_has_facts_only(tmp_path: Path) -> None:
     strategy = json.loads(Strategy.unfused(fork()).to_json())
-    plan = {
-        "schema_version": 2,
-        "name": "ddp",
-        "model": "fork",
-        "target": "llvm",
-        "world_size": 2,
-        "num_kernels": 4,
-        "num_allreduces": 1,
-        "graph_digest": fork().digest,
-        "predicted": {"makespan_us": 3.0},
-        "strategy": strategy | {"group_of": [0, 0, 2, 3, 4]},
-    }
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    plan = Plan(
+        name="ddp",
+        model="fork",
+        target="llvm",
+        world_size=2,
+        cost_model={},
+        graph_digest=fork().digest,
+        strategy=strategy | {"group_of": [0, 0, 2, 3, 4]},
+        num_inputs=1,
+        tensors=(),
+        needs_blas=False,
+        num_kernels=4,
+        num_allreduces=1,
+        predicted={"makespan_us": 3.0},
+        step_sha256="",
+    )
+    save_plan(tmp_path, plan)
     facts = plan_facts(tmp_path)
     assert facts is not None
     assert facts.group_sizes == (2, 1, 1, 1)
     assert plan_facts(tmp_path / "plan.json") == facts
     with pytest.raises(ValueError, match=r"says neither which ops it fuses"):
         open_choice(tmp_path)
-    (tmp_path / "plan.json").write_text(json.dumps(plan | {"predicted": 3}))
-    with pytest.raises(ValueError, match=r"plan\.json is not a complete plan"):
-        plan_facts(tmp_path)
+    data = json.loads((tmp_path / "plan.json").read_text())
+    for change, message in (
+        ({"schema_version": 99}, "has schema version 99; this release reads 2"),
+        ({"world_size": -3}, "was changed after it was written, in world_size"),
+        ({"predicted": {"makespan_us": float("nan")}}, "was changed .* in predicted"),
+    ):
+        (tmp_path / "plan.json").write_text(json.dumps(data | change))
+        with pytest.raises(ValueError, match=message):
+            plan_facts(tmp_path)
     assert plan_facts(tmp_path / "elsewhere" / "strategy.json") is None

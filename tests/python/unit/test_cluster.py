@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_other_world_sizes(tmp_path: Path) -> None:
     assert (wider.world_size, wider.device) == (6, pair.device)
     assert wider.allreduce == pair.links.allreduce(6)
     assert wider.with_world_size(2) == pair
-    with pytest.raises(ValueError, match="world_size must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"world_size must be an integer from 1 to .*, got 0"):
         pair.with_world_size(0)
     fixed = ClusterSpec.load(measured)
     assert fixed.with_world_size(2) == fixed
@@ -138,10 +139,30 @@ def test_efficiencies_are_read_and_are_values(tmp_path: Path) -> None:
         ("devices_per_host = 2", "devices_per_host = 0", "Links.devices_per_host must be"),
         ("devices_per_host = 2", "", r"\[links\]: .*devices_per_host"),
         ("bandwidth_gbps = 1.0", "bandwidth_gbps = -1.0", "Link.bandwidth_gbps must be finite"),
-        ("latency_us = 4.0", "latency_us = 'x'", "Link.latency_us must be finite"),
+        ("latency_us = 4.0", "latency_us = 'x'", "Link.latency_us must be from 0 to"),
+        ("bandwidth_gbps = 1.0", "bandwidth_gbps = 1e-300", "must be finite, >= 1e-06, got 1e-300"),
+        ("bandwidth_gbps = 1.0", "bandwidth_gbps = nan", "must be finite, >= 1e-06, got nan"),
+        ("latency_us = 4.0", "latency_us = 1e300", "must be from 0 to 8.64e\\+10, got 1e"),
+        (
+            "devices_per_host = 2",
+            "devices_per_host = 2\nbase_us = 1e11",
+            "base_us must be from",
+        ),
+        (
+            "peak_gflops = 100.0",
+            f"peak_gflops = {'9' * 400}",
+            "finite, > 0, got an integer of 13",
+        ),
+        ("world_size = 2", f"world_size = {'9' * 400}", "from 1 to 2147483647, got an integer of"),
+        ('name = "cpu"', "name = 5", "DeviceSpec.name must be a text, got 5"),
+        ('name = "pair"', "name = 5", "ClusterSpec.name must be a text, got 5"),
         ("latency_us = 4.0", "delay_us = 4.0", r"\[links.network\]: unknown field 'delay_us'"),
         ("[links.inside]", "[links.outside]", r"\[links\]: unknown field 'outside'"),
-        ("world_size = 2", "", "ClusterSpec.world_size must be an integer >= 1, got None"),
+        (
+            "world_size = 2",
+            "",
+            r"ClusterSpec.world_size must be an integer from 1 .* got None",
+        ),
         ("[links]", "[allreduce]\n[links]", r"exactly one of \[allreduce\] and \[links\]"),
         ("[links", "[chains", r"exactly one of \[allreduce\] and \[links\]"),
     ],
@@ -153,6 +174,17 @@ def test_errors_name_file_and_field(tmp_path: Path, old: str, new: str, message:
     with pytest.raises(ValueError, match=message) as caught:
         ClusterSpec.from_toml(path)
     assert "cluster.toml: " in str(caught.value)
+
+
+def test_messages_of_days_are_refused() -> None:
+    """Their nanoseconds would not fit 64 bits."""
+    AllReduceModel.linear(latency_us=86400e6, us_per_byte=2e3)
+    with pytest.raises(ValueError, match=r"small_latency_us must be from 0 to 8.64e\+10, got 870"):
+        AllReduceModel.linear(latency_us=8.7e10, us_per_byte=0.0)
+    with pytest.raises(ValueError, match="small_us_per_byte must be from 0 to 2000, got inf"):
+        AllReduceModel.linear(latency_us=0.0, us_per_byte=float("inf"))
+    slowest = replace(LINKS, network=Link(bandwidth_gbps=1e-6, latency_us=0.0))
+    assert slowest.allreduce(4096).time_us(10**12) > 0
 
 
 def test_a_class_is_listed_once() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_files import LANES, SEARCH_START, append, job_start, progress, search_end, step
+from event_files import LANES, SEARCH_START, append, job_start, limits, progress, search_end, step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,7 +103,13 @@ def test_a_history_leaves_out_what_cannot_be_drawn() -> None:
 
 def test_a_search(tmp_path: Path) -> None:
     path = tmp_path / "plan" / "events.jsonl"
-    append(path, SEARCH_START, progress(100, 120.0), progress(200, 90.0, lanes=LANES))
+    append(
+        path,
+        SEARCH_START,
+        limits(lower_bound_us=70.0),
+        progress(100, 120.0),
+        progress(200, 90.0, lanes=LANES),
+    )
     watch = watched(tmp_path)
     run = only(watch)
     assert (run["kind"], run["title"], run["end"]) == ("search", "bert", None)
@@ -112,13 +118,15 @@ def test_a_search(tmp_path: Path) -> None:
     assert (state["candidates"], state["queued"], state["makespan_us"]) == (200, 5, 90.0)
     assert state["initial_us"] == 120.0
     assert state["lanes"] is None  # progress has none
+    assert (state["limits"]["lower_bound_us"], state["end"]) == (70.0, None)
     assert state["best"] == [[0.1, 0.12, 0.12, 0.12], [0.2, 0.09, 0.09, 0.09]]
     append(path, progress(300, 85.0, event="incumbent", lanes=LANES), search_end())
     look(watch)
     state = only(watch)["state"]
-    assert state["lanes"] == LANES
-    assert state["end"] == {
-        "reason": "patience",
+    assert [span[5] for span in state["lanes"]["spans"]] == [1, 2]  # library call, AllReduce
+    assert [span[:5] for span in state["lanes"]["spans"]] == [s[:5] for s in LANES["spans"]]
+    assert state["end"] == {"reason": "patience"}
+    assert state["limits"] == {
         "lower_bound_us": 75.0,
         "best_baseline": "horovod",
         "best_baseline_us": 100.0,
@@ -153,9 +161,24 @@ def test_a_training_and_its_straggler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("slow", "stragglers"), [(10500.0, []), (11500.0, [1])])
 def test_of_two_ranks_the_slower_one(slow: float, stragglers: list[int], tmp_path: Path) -> None:
-    append(tmp_path / "events-rank-0.jsonl", job_start(0), step(1, 10000.0))
-    append(tmp_path / "events-rank-1.jsonl", job_start(1), step(1, slow))
-    assert only(watched(tmp_path))["state"]["stragglers"] == stragglers
+    for rank, busy_us in ((0, 10000.0), (1, slow)):
+        steps = [step(i, busy_us) for i in range(1, 10)]
+        append(tmp_path / f"events-rank-{rank}.jsonl", job_start(rank), *steps)
+    watch = watched(tmp_path)
+    assert only(watch)["state"]["stragglers"] == []  # of nine steps: nothing to say
+    for rank, busy_us in ((0, 10000.0), (1, slow)):
+        append(tmp_path / f"events-rank-{rank}.jsonl", step(10, busy_us))
+    look(watch)
+    assert only(watch)["state"]["stragglers"] == stragglers
+
+
+def test_a_step_that_was_held_up_once_makes_no_straggler(tmp_path: Path) -> None:
+    for rank, held_us in ((0, 100_000.0), (1, 10_000.0)):
+        steps = [step(i, held_us if i == 15 else 10_000.0) for i in range(1, 21)]
+        append(tmp_path / f"events-rank-{rank}.jsonl", job_start(rank), *steps)
+    run = only(watched(tmp_path))
+    assert run["state"]["stragglers"] == []
+    assert run["figure_ms"] == run["state"]["step_ms"] == pytest.approx(15.5)
 
 
 def test_a_resumed_training_goes_back(tmp_path: Path) -> None:
@@ -259,3 +282,17 @@ def test_memory_does_not_grow_with_the_number_of_events(num_events: int, tmp_pat
     # A curve has between half of its points and all of them.
     assert many < 2 * few
     assert long < 2 * short
+
+
+def test_a_world_of_any_size(tmp_path: Path) -> None:
+    append(tmp_path / "events-rank-0.jsonl", job_start(0, 10**15), step(1))
+    snapshot = only(watched(tmp_path))
+    assert snapshot["state"]["world_size"] == 10**15
+    assert snapshot["state"]["num_ranks"] == 1
+
+
+def test_a_folder_whose_name_no_encoding_knows(tmp_path: Path) -> None:
+    append(tmp_path / os.fsdecode(b"x\xff") / "events.jsonl", SEARCH_START, progress(1, 9000.0))
+    watch = watched(tmp_path)
+    assert only(watch)["title"] == "bert"
+    json.dumps(watch.overview()).encode()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import chromium, console_problems, screenshot
-from event_files import LANES, SEARCH_START, append, job_start, progress, search_end, step
+from event_files import LANES, SEARCH_START, append, job_start, limits, progress, search_end, step
 
 from disco_fuse.dashboard import Access, Watch, serve
 
@@ -100,12 +100,17 @@ def test_a_search_moves(page: Any, site: Site, tmp_path: Path) -> None:
     page.get(site.address)
     until(lambda: "No events*.jsonl yet" in page.find_element("id", "run").text)
     path = tmp_path / "plan" / "events.jsonl"
-    append(path, SEARCH_START)
+    append(path, SEARCH_START, limits())
     for i in range(1, 30):
         append(path, progress(10 * i, 9000.0 - 50 * i))
     append(path, progress(300, 7000.0, event="incumbent", lanes=LANES))
     until(lambda: figure(page, "best so far") == "7.000 ms")
     assert figure(page, "queue") == "5"
+    assert figure(page, "gain over best baseline") == "50.0 %"
+    assert figure(page, "above the lower bound") == "16.7 %"
+    legend = [item.text for item in page.find_elements("css selector", ".legend li")]
+    assert "best baseline, horovod 10.500 ms" in legend
+    assert "lower bound 6.000 ms" in legend
     assert figure(page, "candidates a second") == "1000"
     append(path, progress(400, 6000.0))
     until(lambda: figure(page, "best so far") == "6.000 ms")
@@ -143,8 +148,8 @@ def test_a_training_with_a_straggler(page: Any, site: Site, tmp_path: Path) -> N
         steps = [step(i, busy_us, 15000.0 - busy_us) for i in range(1, 41)]
         append(tmp_path / f"events-rank-{rank}.jsonl", job_start(rank), *steps)
     page.get(site.address)
-    until(lambda: figure(page, "step") == "40")
-    assert figure(page, "stragglers") == "rank 1"
+    # "step" is that of the slowest rank, which is unknown until both files have been read.
+    until(lambda: figure(page, "stragglers") == "rank 1" and figure(page, "step") == "40")
     assert figure(page, "exposed communication") == "4.50 ms"
     assert len(page.find_elements("css selector", "tr.straggler")) == 1
     for rank in (0, 1):
@@ -152,6 +157,26 @@ def test_a_training_with_a_straggler(page: Any, site: Site, tmp_path: Path) -> N
     until(lambda: figure(page, "step") == "41")
     assert figure(page, "loss") == f"{4 / 41:.5g}"
     screenshot(page, "dashboard_training")
+    assert console_problems(page) == []
+
+
+def test_a_live_run_is_looked_at_until_the_visitor_chooses(
+    page: Any, site: Site, tmp_path: Path
+) -> None:
+    append(tmp_path / "old" / "events.jsonl", SEARCH_START, search_end())
+    page.get(site.address)
+    until(lambda: figure(page, "best so far") == "0.080 ms")
+    new = tmp_path / "new" / "events.jsonl"
+    append(new, {**SEARCH_START, "model": "gpt2"}, progress(1, 9000.0))
+    until(lambda: figure(page, "best so far") == "9.000 ms")
+    buttons = {b.text.split("\n")[0]: b for b in page.find_elements("css selector", "nav button")}
+    assert buttons["gpt2"].text.endswith(", live")
+    assert buttons["bert"].text.endswith(", ended: patience")
+    buttons["bert"].click()
+    until(lambda: figure(page, "best so far") == "0.080 ms")
+    append(new, progress(2, 8000.0))
+    until(lambda: "8.00 ms" in buttons["gpt2"].text)
+    assert figure(page, "best so far") == "0.080 ms"
     assert console_problems(page) == []
 
 

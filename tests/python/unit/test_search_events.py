@@ -95,6 +95,7 @@ def test_lanes_are_the_timeline() -> None:
         for event in TIMELINE.events
         for duration in [event.finish_ns - event.start_ns]
     ]
+    assert [span[5] == "bucket" for span in lanes["spans"]] == [s[0] == 1 for s in lanes["spans"]]
     assert lanes["spans"][0][4] == GRAPH.ops[TIMELINE.events[0].unit].name
 
 
@@ -137,6 +138,7 @@ def test_tune_writes_them(option: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = (tmp_path / "logs" / "events.jsonl").read_text().splitlines()
     assert '"event": "start"' in lines[0]
+    assert '"event": "limits", "best_baseline": "' in lines[1]
     assert '"event": "end"' in lines[-1]
 
 

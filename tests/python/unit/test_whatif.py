@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from test_choice import problem
 
 from disco_fuse.cli.main import main
 from disco_fuse.config import ClusterSpec, SearchConfig
+from disco_fuse.graph import OpGraph
 from disco_fuse.tuning import Problem
 from disco_fuse.whatif import Outcome, points_of, run_points, takeovers
 from disco_fuse.whatif.takeover import crossing
@@ -77,7 +79,9 @@ def test_a_problem_is_loaded_once_and_winners_are_starts(monkeypatch: pytest.Mon
 
     def load(batch: int | None, convolutions: bool) -> Problem:
         asked.append((batch, convolutions))
-        return problem()
+        small = problem()
+        ops = [replace(op, flops=op.flops * (batch or 1)) for op in small.graph.ops]
+        return replace(small, graph=OpGraph.create(ops, small.graph.edges))
 
     from disco_fuse.whatif import points as module
 
@@ -94,6 +98,12 @@ def test_a_problem_is_loaded_once_and_winners_are_starts(monkeypatch: pytest.Mon
     for outcome in found:
         assert outcome.result.lower_bound_us <= outcome.result.makespan_us
         assert outcome.result.makespan_us <= outcome.result.best_baseline.makespan_us
+
+
+def test_a_model_that_does_not_depend_on_its_batch() -> None:
+    points = points_of(ClusterSpec.preset("cluster-a"), batches=[2, 8])
+    with pytest.raises(ValueError, match="batches 2 and 8 make the same graph: the model does"):
+        list(run_points(points, lambda *_: problem(), CONFIG))
 
 
 def test_crossing() -> None:
@@ -169,10 +179,10 @@ def test_the_same_seed_and_threads_give_the_same(file: str) -> None:
         (["--world-size", ""], "whole numbers separated by commas are allowed"),
         (["--world-size", "2"], "give at least two values to compare"),
         ([], "give at least two values to compare"),
-        (["--bandwidth", "1,0"], "Link.bandwidth_gbps must be finite, > 0, got 0.0"),
-        (["--bandwidth", "1,-1"], "Link.bandwidth_gbps must be finite, > 0"),
-        (["--bandwidth", "1,nan"], "Link.bandwidth_gbps must be finite, > 0, got nan"),
-        (["--bandwidth", "1,inf"], "Link.bandwidth_gbps must be finite, > 0, got inf"),
+        (["--bandwidth", "1,0"], "Link.bandwidth_gbps must be finite, >= 1e-06, got 0.0"),
+        (["--bandwidth", "1,-1"], "Link.bandwidth_gbps must be finite, >= 1e-06"),
+        (["--bandwidth", "1,nan"], "Link.bandwidth_gbps must be finite, >= 1e-06, got nan"),
+        (["--bandwidth", "1,inf"], "Link.bandwidth_gbps must be finite, >= 1e-06, got inf"),
         (["--batch", "1,2"], "--batch needs MODEL"),
         (["--device", "cluster-a,mars"], "no cluster 'mars'"),
         (["--world-size", "2,4", "--cluster", "mars"], "no cluster 'mars'"),
