@@ -87,7 +87,12 @@ def contents(graph: OpGraph, unit: Unit) -> str:
     kinds = Counter(
         "buffer" if graph.ops[op].name.startswith(_BUFFER) else "gradient" for op in unit.ops
     )
-    return ", ".join(f"{n} {kind}" + ("" if n == 1 else "s") for kind, n in sorted(kinds.items()))
+    return ", ".join(counted(n, kind) for kind, n in sorted(kinds.items()))
+
+
+def counted(number: int, what: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def bytes_text(num_bytes: int) -> str:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeAlias
 
 from disco_fuse.explain.exposure import waits
-from disco_fuse.explain.names import bytes_text, contents, unit_name, unit_shape
+from disco_fuse.explain.names import bytes_text, contents, counted, unit_name, unit_shape
 from disco_fuse.explain.summary import Summary, summarise
 from disco_fuse.graph import OpGraph
 from disco_fuse.plan import installed_versions
@@ -158,8 +158,8 @@ def _groups(summary: Summary) -> list[_Bar]:
         (
             group.name,
             _ms(group.time_us),
-            f"{group.times_text}, {len(group.kernels[0].unit.ops)} ops, "
-            f"{unit_shape(graph, group.kernels[0].unit)} elements"
+            f"{group.times_text}, {counted(len(group.kernels[0].unit.ops), 'op')} of "
+            f"{unit_shape(graph, group.kernels[0].unit)}"
             + (f", saves {_ms(group.saved_us):.3f} ms" if group.saved_us else ""),
             group.kernels[0].unit.kind,
         )
