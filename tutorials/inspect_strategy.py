@@ -79,11 +79,13 @@ def main() -> int:
                 f"{bucket.not_needed_us:.1f} us of other work ran before"
             )
 
-    # 4. Every decision undone alone in the simulator: what the step loses is what it gains.
+    # 4. Every decision undone alone in the simulator: what the step loses is what it gains. Equal
+    # ones, of layers that repeat, are one finding.
     found = gains(choice)
     for kind, number in (("fusion", 5), ("bucket", 3), ("order", 3)):
-        for decision in found.best(kind, number):
-            print(f"  {kind}: {decision.gain_us:8.3f} us for {decision.what}")
+        for finding in found.best(kind, number):
+            times, first = len(finding.decisions), finding.decisions[0]
+            print(f"  {kind}: {times} x {first.gain_us:8.3f} us for {first.what}")
 
     # 5. Why two ops that one reads from the other are not one kernel: a rule, or the time it costs.
     print_reasons(choice)

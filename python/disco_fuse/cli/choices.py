@@ -12,7 +12,7 @@ from disco_fuse.cli import completion
 from disco_fuse.cli.references import load_cluster
 from disco_fuse.errors import MissingInputError
 from disco_fuse.explain.exposure import BucketExposure
-from disco_fuse.explain.names import op_name, unit_name
+from disco_fuse.explain.names import bytes_text, contents, op_name, unit_name
 from disco_fuse.explain.source import open_choice
 from disco_fuse.explain.summary import Summary, summarise
 from disco_fuse.graph import OpGraph
@@ -88,14 +88,14 @@ def ms(time_us: float) -> str:
 
 def bucket_rows(graph: OpGraph, buckets: Sequence[BucketExposure]) -> list[tuple[str, ...]]:
     """A row for each bucket."""
-    header = ("bucket", "gradients", "MB", "ready ms", "start ms", "end ms", "exposed ms")
+    header = ("bucket", "holds", "MB", "ready ms", "start ms", "end ms", "exposed ms")
     return [
         header,
         *(
             (
                 unit_name(graph, bucket.unit, 1),
-                str(len(bucket.unit.ops)),
-                f"{bucket.num_bytes / 1e6:.2f}",
+                contents(graph, bucket.unit),
+                f"{bucket.num_bytes / 1e6:.3f}",
                 ms(bucket.ready_us),
                 ms(bucket.start_us),
                 ms(bucket.finish_us),
@@ -118,15 +118,10 @@ def why_exposed(graph: OpGraph, summary: Summary, bucket: BucketExposure, length
     chain = [names[unit] for unit in bucket.chain[-length:]]
     dots = "... -> " if len(bucket.chain) > length else ""
     return (
-        f"bucket {unit_name(graph, bucket.unit, 1)} ({bucket.num_bytes / 1e6:.2f} MB), exposed for "
+        f"bucket {unit_name(graph, bucket.unit, 1)} ({bytes_text(bucket.num_bytes)}), exposed for "
         f"{ms(bucket.exposed_us)} ms, waits for {op_name(graph, bucket.last_gradient)} until "
         f"{ms(bucket.ready_us)} ms, then {queued}. Of the compute until then it needs "
         f"{ms(bucket.needed_us)} ms and does not need {ms(bucket.not_needed_us)} ms.\n"
         f"  longest chain, {len(bucket.chain)} kernels, {ms(bucket.chain_us)} ms: "
         f"{dots}{' -> '.join(chain)}"
     )
-
-
-def limited(rows: Sequence[tuple[str, ...]], number: int) -> list[tuple[str, ...]]:
-    """The header and the first ``number`` rows."""
-    return list(rows[: number + 1])

@@ -22,6 +22,7 @@ from disco_fuse.explain.difference import difference, difference_json
 from disco_fuse.explain.names import unit_name
 from disco_fuse.explain.summary import Summary, summarise
 from disco_fuse.tuning.choice import Choice
+from disco_fuse.tuning.tune import gain
 
 _BASELINE = "baseline:"
 
@@ -92,6 +93,7 @@ def compare(
     if found.is_empty:
         click.echo("\nBoth are the same.")
         return
+    click.echo("\ngain: by how much less B takes, A / B - 1; what 'disco-fuse tune' calls gain.")
     graph = one.choice.problem.graph
     sides = [("A", found.only_first), ("B", found.only_second)]
     rows = [("only in", "what", "ops", "name")]
@@ -149,11 +151,11 @@ def _baseline(name: str, known: Summary) -> Summary:
 
 def _figures(one: Summary, other: Summary) -> list[tuple[str, ...]]:
     def row(name: str, a: float, b: float) -> tuple[str, ...]:
-        return (name, ms(a), ms(b), f"{100 * (b / a - 1):+.2f}" if a else "-")
+        return (name, ms(a), ms(b), f"{100 * gain(a, b):+.2f}" if b else "-")
 
     pairs = (one.timeline, other.timeline)
     return [
-        ("figure", "A", "B", "B to A %"),
+        ("figure", "A", "B", "gain of B %"),
         row("step ms", *(timeline.makespan_us for timeline in pairs)),
         row("compute ms", *(timeline.compute_us for timeline in pairs)),
         row("AllReduce ms", *(timeline.allreduce_us for timeline in pairs)),

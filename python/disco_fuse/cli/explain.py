@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from disco_fuse.cli.choices import (
     why_exposed,
 )
 from disco_fuse.cli.output import json_option, markdown_table, show
-from disco_fuse.explain.gains import Decision, Gains, gains
+from disco_fuse.explain.gains import Finding, Gains, gains
 from disco_fuse.explain.names import find_op
 from disco_fuse.explain.summary import Summary, bucket_json
 from disco_fuse.explain.why import together, why_not
@@ -61,7 +60,8 @@ def explain(
 
     The exposed communication bucket by bucket: which gradient each waited for, and the chain of
     kernels that this one depends on. Then the ten fusions and the five decisions about buckets that
-    gain most, found by undoing every one of them alone in the simulator.
+    gain most, found by undoing every one of them alone in the simulator. Equal ones, as in layers
+    that repeat, are one row: '6 x' and what they gain together.
     """
     summary = open_summary(what, problem_file, cluster_name)
     if why is not None:
@@ -79,9 +79,9 @@ def explain(
     if json_file != "-":
         click.echo(heading(summary))
         click.echo(
-            f"Of {ms(summary.timeline.makespan_us)} ms, compute waits {ms(summary.exposed_us)} for "
-            f"{len(exposed)} of {len(summary.buckets)} buckets; the bound is "
-            f"{ms(summary.lower_bound_us)}.\n"
+            f"Of {ms(summary.timeline.makespan_us)} ms, compute waits {ms(summary.exposed_us)} ms "
+            f"for {len(exposed)} of {len(summary.buckets)} buckets; the bound is "
+            f"{ms(summary.lower_bound_us)} ms.\n"
         )
     show(bucket_rows(graph, exposed), _json(summary, found), json_file)
     if json_file != "-":
@@ -119,13 +119,20 @@ def _echo_decisions(found: Gains) -> None:
     for kind, number, title in parts:
         best = found.best(kind, number)
         if best:
-            rows = [(title, "gain us"), *((d.what, f"{d.gain_us:.3f}") for d in best)]
+            rows = [(title, "gain ms", "sum ms"), *map(_finding_row, best)]
             click.echo("\n" + markdown_table(rows))
     hurting = [decision for decision in found.decisions if decision.gain_us < 0]
     click.echo(
         f"\n{len(found.decisions)} decisions undone alone; {len(hurting)} of them cost more than "
-        f"they gain; {found.num_fixed} cannot be undone alone."
+        f"they gain; {found.num_fixed} cannot be undone alone. A gain is what the step loses when "
+        "that decision alone is undone; what gains less than 0.001 ms is not shown."
     )
+
+
+def _finding_row(finding: Finding) -> tuple[str, ...]:
+    first, times = finding.decisions[0], len(finding.decisions)
+    many = "" if times == 1 else f"{times} x "
+    return (many + first.what, ms(first.gain_us), ms(finding.sum_us))
 
 
 def _json(summary: Summary, found: Gains) -> dict[str, Any]:
@@ -137,14 +144,10 @@ def _json(summary: Summary, found: Gains) -> dict[str, Any]:
         "lower_bound_us": summary.lower_bound_us,
         "exposed_us": summary.exposed_us,
         "buckets": [bucket_json(graph, bucket) for bucket in summary.buckets],
-        "fusions": _decisions(found.best("fusion", _NUM_FUSIONS)),
-        "bucket_decisions": _decisions(found.best("bucket", _NUM_BUCKETS)),
-        "order_decisions": _decisions(found.best("order", _NUM_ORDER)),
+        "fusions": [one.to_json() for one in found.best("fusion", _NUM_FUSIONS)],
+        "bucket_decisions": [one.to_json() for one in found.best("bucket", _NUM_BUCKETS)],
+        "order_decisions": [one.to_json() for one in found.best("order", _NUM_ORDER)],
         "undone": len(found.decisions),
         "hurting": sum(decision.gain_us < 0 for decision in found.decisions),
         "fixed": found.num_fixed,
     }
-
-
-def _decisions(decisions: list[Decision]) -> list[dict[str, Any]]:
-    return [asdict(decision) for decision in decisions]

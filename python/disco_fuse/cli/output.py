@@ -160,9 +160,10 @@ def show(rows: Sequence[Sequence[str]], data: dict[str, Any], json_file: str | N
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table with aligned columns, all but the first flush right if they hold numbers."""
+    """A table with aligned columns, those flush right that hold numbers, and '-' for none."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    numeric = [all(_is_number(row[i]) for row in rows[1:]) for i in range(len(widths))]
+    columns = [{row[i] for row in rows[1:]} - {"-"} for i in range(len(widths))]
+    numeric = [bool(cells) and all(map(_is_number, cells)) for cells in columns]
     lines = [
         "| "
         + " | ".join(
@@ -180,4 +181,4 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").replace(".", "", 1).isdigit()
+    return cell.lstrip("+-").replace(",", "").replace(".", "", 1).isdigit()

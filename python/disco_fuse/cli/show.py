@@ -10,7 +10,6 @@ import click
 from disco_fuse.cli.choices import (
     bucket_rows,
     heading,
-    limited,
     ms,
     open_summary,
     other_cluster_option,
@@ -19,7 +18,7 @@ from disco_fuse.cli.choices import (
 )
 from disco_fuse.cli.output import json_option, markdown_table
 from disco_fuse.cli.output import show as show_table
-from disco_fuse.explain.names import unit_name
+from disco_fuse.explain.names import unit_name, unit_shape
 from disco_fuse.explain.source import PlanFacts, find_file, is_plan, plan_facts
 from disco_fuse.explain.summary import Summary
 from disco_fuse.tuning.choice import PROBLEM_FILE, STRATEGY_FILE, read_json
@@ -42,7 +41,7 @@ Examples:
     default=10,
     show_default=True,
     metavar="N",
-    help="Kernels and buckets in the tables; JSON has all.",
+    help="Rows of each table; JSON has all.",
 )
 @json_option
 def show(
@@ -69,11 +68,22 @@ def show(
     show_table(_figures(summary, facts), data, json_file)
     if json_file != "-":
         graph = summary.choice.problem.graph
-        click.echo("\n" + markdown_table(limited(_kernel_rows(summary), top)))
-        if summary.buckets:
-            largest = sorted(summary.buckets, key=lambda b: (-b.num_bytes, b.unit.id))[:top]
-            largest.sort(key=lambda bucket: (bucket.start_us, bucket.unit.id))
-            click.echo("\n" + markdown_table(bucket_rows(graph, largest)))
+        _echo_table("kernels that take longest, equal ones together:", _kernel_rows(summary, top))
+        largest = sorted(summary.buckets, key=lambda b: (-b.num_bytes, b.unit.id))[:top]
+        largest.sort(key=lambda bucket: (bucket.start_us, bucket.unit.id))
+        title = (
+            f"largest {len(largest)} of {len(summary.buckets)} buckets, in the order of sending:"
+        )
+        _echo_table(title, bucket_rows(graph, largest))
+        moved = _place_rows(summary, top)
+        num_moved = len(summary.choice.strategy.priorities)
+        title = f"first {len(moved) - 1} of {num_moved} units with a place of their own:"
+        _echo_table(title, moved)
+
+
+def _echo_table(title: str, rows: list[tuple[str, ...]]) -> None:
+    if len(rows) > 1:
+        click.echo(f"\n{title}\n\n{markdown_table(rows)}")
 
 
 def _show_plan(facts: PlanFacts, json_file: str | None) -> None:
@@ -124,19 +134,41 @@ def _figures(summary: Summary, facts: PlanFacts | None) -> list[tuple[str, str]]
     return rows
 
 
-def _kernel_rows(summary: Summary) -> list[tuple[str, ...]]:
+def _kernel_rows(summary: Summary, number: int) -> list[tuple[str, ...]]:
     graph = summary.choice.problem.graph
-    longest = sorted(summary.kernels, key=lambda kernel: (-kernel.time_us, kernel.unit.id))
     return [
-        ("longest kernels", "ops", "start ms", "ms", "saved by fusion ms"),
+        ("kernel", "elements", "ops", "first starts ms", "time", "sum ms", "saved by fusion ms"),
         *(
             (
-                unit_name(graph, kernel.unit),
-                str(len(kernel.unit.ops)),
-                ms(kernel.start_us),
-                ms(kernel.time_us),
-                ms(kernel.saved_us),
+                group.name,
+                unit_shape(graph, group.kernels[0].unit),
+                str(len(group.kernels[0].unit.ops)),
+                ms(group.kernels[0].start_us),
+                group.times_text,
+                ms(group.time_us),
+                ms(group.saved_us),
             )
-            for kernel in longest
+            for group in summary.longest(number)
+        ),
+    ]
+
+
+def _place_rows(summary: Summary, number: int) -> list[tuple[str, ...]]:
+    """Units that the search gave a place of their own, in the order, with the unit before each."""
+    choice = summary.choice
+    graph, strategy = choice.problem.graph, choice.strategy
+    units = {unit.id: unit for unit in strategy.units(graph)}
+    moved = {int(strategy.group_of[op]) for op, _ in strategy.priorities}
+    order = list(units)
+    places = [(place, unit) for place, unit in enumerate(order) if unit in moved][:number]
+    return [
+        ("unit", "place", "behind"),
+        *(
+            (
+                unit_name(graph, units[unit]),
+                f"{place + 1} of {len(order)}",
+                unit_name(graph, units[order[place - 1]]) if place else "-",
+            )
+            for place, unit in places
         ),
     ]

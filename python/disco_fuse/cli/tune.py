@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from disco_fuse.cli.cost_models import cost_model_options
+from disco_fuse.cli.made_by import made_by
 from disco_fuse.cli.output import (
     failure,
     json_option,
@@ -46,6 +47,14 @@ from disco_fuse.tuning.importing import import_problem
 from disco_fuse.tuning.problem import Problem
 from disco_fuse.tuning.tune import TuningResult
 from disco_fuse.tuning.tune import tune as tune_problem
+
+_WORDS = """
+
+gain: best baseline / ours - 1. Found without the baselines: what the search reaches from the
+unfused graph, before it also starts from the baselines. FO (full overlap): total compute or total
+AllReduce of a strategy, the larger one; FO*: of the least totals that any strategy here has. Lower
+bound: no strategy at all is faster. Share: (best baseline - ours) / (best baseline - limit), where
+the limit is the larger of FO* and the bound."""
 
 
 @click.command(
@@ -152,7 +161,7 @@ def tune(
         if output is not None:
             write_strategy(output, result, preset, measured)
         if report_file is not None:
-            page = render(report_data(result, watch.events, preset))
+            page = render(report_data(result, watch.events, preset, made_by()))
             write_text(report_file, page)
     except (UnsupportedOperatorError, ValueError, TypeError, ImportError, OSError) as error:
         what = model or problem_file
@@ -166,7 +175,7 @@ def tune(
         data["measured"] = measured.measured.to_json()
     show(_baseline_rows(result), data, json_file)
     if json_file != "-":
-        click.echo("\n" + markdown_table(_result_rows(result)))
+        click.echo("\n" + markdown_table(_result_rows(result)) + _WORDS)
     if measured is not None and json_file != "-":
         click.echo("\n" + markdown_table(measured_rows(measured.measured)))
     if watch.failure is not None:

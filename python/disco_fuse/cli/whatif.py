@@ -31,21 +31,27 @@ from disco_fuse.errors import UnsupportedOperatorError
 from disco_fuse.search import SearchEvent
 from disco_fuse.tuning import Problem
 from disco_fuse.tuning.importing import import_problem
+from disco_fuse.tuning.tune import gain
 from disco_fuse.whatif import Outcome, Point, points_of, run_points, takeovers
 
 _HEADER = (
     "ranks",
-    "GB/s",
+    "network GB/s",
     "batch",
     "device",
     "step ms",
     "compute ms",
     "AllReduce ms",
+    "exposed ms",
     "buckets",
     "bound ms",
     "best baseline",
     "gain %",
 )
+_WORDS = """
+
+exposed: the part of AllReduce during which compute waits, step less compute and what messages slow
+kernels by. gain: best baseline / step - 1."""
 
 
 class Numbers(click.ParamType[tuple[float, ...]]):
@@ -162,9 +168,11 @@ def whatif(
             for one in found
         ],
     }
-    show([_HEADER, *map(_row, outcomes)], data, json_file)
     if json_file != "-":
-        click.echo("\n" + "\n".join(one.in_words() for one in found))
+        click.echo(f"{name}, simulated on {cluster_name}, tuned anew in every row\n")
+    show(_told([_HEADER, *map(_row, outcomes)]), data, json_file)
+    if json_file != "-":
+        click.echo("\n" + "\n".join(one.in_words() for one in found) + _WORDS)
 
 
 def _points(
@@ -225,9 +233,14 @@ def _run(
     return outcomes
 
 
+def _told(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    """The rows without the columns that say nothing."""
+    kept = [i for i in range(len(_HEADER)) if any(row[i] != "-" for row in rows[1:])]
+    return [[row[i] for i in kept] for row in rows]
+
+
 def _row(outcome: Outcome) -> tuple[str, ...]:
     data = outcome.to_json()
-    gain = data["best_baseline_us"] / data["step_us"] - 1
     bandwidth = data["bandwidth_gbps"]
     return (
         str(data["world_size"]),
@@ -237,10 +250,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         f"{data['step_us'] / 1e3:.2f}",
         f"{data['compute_us'] / 1e3:.2f}",
         f"{data['allreduce_us'] / 1e3:.2f}",
+        f"{data['exposed_us'] / 1e3:.2f}",
         str(data["buckets"]),
         f"{data['lower_bound_us'] / 1e3:.2f}",
         data["best_baseline"],
-        f"{100 * gain:.2f}",
+        f"{100 * gain(data['best_baseline_us'], data['step_us']):.2f}",
     )
 
 

@@ -9,18 +9,21 @@ order       u first   its own urgency
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from typing import Any
 
 from disco_fuse.config import UNCAPPED, FusionLimits
 from disco_fuse.explain.effects import EditEffect, edit_effects
-from disco_fuse.explain.names import op_name, unit_name
+from disco_fuse.explain.names import contents, op_name, op_text, unit_name, unit_text
 from disco_fuse.graph import OpGraph
 from disco_fuse.strategy import Edit, Unit, replay
 from disco_fuse.tuning.choice import Choice
 
 # So that a progress bar moves and Ctrl-C is heard on graphs of ten thousands of ops.
 _EDITS_PER_CALL = 500
+# Of a step in milliseconds with three digits this is nothing.
+_LEAST_US = 0.5
 _LIMITS = FusionLimits(
     max_group_ops=UNCAPPED.max_group_ops,
     max_group_args=UNCAPPED.max_group_args,
@@ -38,6 +41,8 @@ class Decision:
         "fusion", "bucket" or "order".
     what : str
         In words.
+    like : str
+        Equal for decisions that do the same elsewhere; of cuts the bucket.
     undo : Edit
     gain_us : float
         By how much the list-scheduled step gets longer without it; below 0 where it hurts.
@@ -45,8 +50,38 @@ class Decision:
 
     kind: str
     what: str
+    like: str
     undo: Edit
     gain_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Decisions of one kind that do the same in several places and gain the same each.
+
+    Attributes
+    ----------
+    decisions : tuple of Decision
+    """
+
+    decisions: tuple[Decision, ...]
+
+    @property
+    def sum_us(self) -> float:
+        """What they gain, each undone alone, added up."""
+        return sum(decision.gain_us for decision in self.decisions)
+
+    def to_json(self) -> dict[str, Any]:
+        """For JSON; ``undo`` has an edit for each of the decisions."""
+        first = self.decisions[0]
+        return {
+            "kind": first.kind,
+            "what": first.what,
+            "times": len(self.decisions),
+            "gain_us": first.gain_us,
+            "sum_us": self.sum_us,
+            "undo": [asdict(decision.undo) for decision in self.decisions],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +99,22 @@ class Gains:
     decisions: tuple[Decision, ...]
     num_fixed: int
 
-    def best(self, kind: str, number: int) -> list[Decision]:
-        """The ``number`` decisions of a kind that gain most."""
-        return [decision for decision in self.decisions if decision.kind == kind][:number]
+    def best(self, kind: str, number: int) -> list[Finding]:
+        """The ``number`` findings of a kind that gain most; none that gains less than 0.5 us.
+
+        Of a bucket only the cut that costs most counts: all cuts of it undo one decision.
+        """
+        found: dict[tuple[str, int], list[Decision]] = {}
+        for decision in self.decisions:
+            if decision.kind != kind or decision.gain_us < _LEAST_US:
+                continue
+            if kind == "bucket":
+                found.setdefault((decision.like, 0), [decision])
+            else:
+                key = (decision.like, round(decision.gain_us * 1e3))
+                found.setdefault(key, []).append(decision)
+        findings = [Finding(decisions=tuple(members)) for members in found.values()]
+        return sorted(findings, key=lambda finding: -finding.sum_us)[:number]
 
 
 def gains(choice: Choice, progress: Callable[[int, int], None] | None = None) -> Gains:
@@ -151,16 +199,23 @@ def _decision(graph: OpGraph, of_op: dict[int, Unit], effect: EditEffect) -> Dec
         kind, unit = "fusion", of_op[consumer]
         copied = "" if producer in of_op and of_op[producer] is unit else "a copy of "
         what = f"{copied}{op_name(graph, producer)} in kernel {unit_name(graph, unit)}"
+        like = f"{copied}{op_text(graph.ops[producer])} in {_all_text(graph, unit)}"
     elif edit.kind == "split-bucket":
         kind, unit = "bucket", of_op[consumer]
         what = (
-            f"{op_name(graph, producer)} and {op_name(graph, consumer)} in one bucket of "
-            f"{len(unit.ops)}"
+            f"{contents(graph, unit)} in bucket {unit_name(graph, unit, 1)}, not cut before "
+            f"{op_name(graph, consumer)}"
         )
+        like = f"bucket {unit.id}"
     elif edit.kind == "merge-buckets":
         kind = "bucket"
         names = (unit_name(graph, of_op[op], 1) for op in (producer, consumer))
-        what = "apart: buckets " + " and ".join(names)
+        what = like = "apart: buckets " + " and ".join(names)
     else:
-        kind, what = "order", f"the place of {unit_name(graph, of_op[producer])}"
-    return Decision(kind=kind, what=what, undo=edit, gain_us=effect.change_us)
+        kind, unit = "order", of_op[producer]
+        what, like = f"the place of {unit_name(graph, unit)}", _all_text(graph, unit)
+    return Decision(kind=kind, what=what, like=like, undo=edit, gain_us=effect.change_us)
+
+
+def _all_text(graph: OpGraph, unit: Unit) -> str:
+    return unit_text(graph, unit, len(unit.ops))

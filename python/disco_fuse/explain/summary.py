@@ -8,7 +8,7 @@ from typing import Any
 from disco_fuse.bound import lower_bound_us
 from disco_fuse.cost_model import Group, predict_checked
 from disco_fuse.explain.exposure import BucketExposure, bucket_exposures
-from disco_fuse.explain.names import op_name, unit_name
+from disco_fuse.explain.names import op_name, unit_name, unit_text, units_name
 from disco_fuse.graph import OpGraph
 from disco_fuse.simulate import Timeline, simulate
 from disco_fuse.strategy import Unit
@@ -38,6 +38,38 @@ class Kernel:
     def saved_us(self) -> float:
         """What fusing its ops saves of compute; copies are not free."""
         return self.unfused_us - self.time_us
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualKernels:
+    """Kernels or library calls that do the same in the same time.
+
+    Attributes
+    ----------
+    kernels : tuple of Kernel
+        In emitted order.
+    name : str
+        Of the first one, with the parameters that all are about.
+    """
+
+    kernels: tuple[Kernel, ...]
+    name: str
+
+    @property
+    def times_text(self) -> str:
+        """``24 x 4.673 ms``, or the time alone."""
+        each = f"{self.kernels[0].time_us / 1e3:.3f} ms"
+        return each if len(self.kernels) == 1 else f"{len(self.kernels)} x {each}"
+
+    @property
+    def time_us(self) -> float:
+        """Of all together."""
+        return sum(kernel.time_us for kernel in self.kernels)
+
+    @property
+    def saved_us(self) -> float:
+        """What fusing saves of compute, of all together."""
+        return sum(kernel.saved_us for kernel in self.kernels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +108,22 @@ class Summary:
     def num_fused(self) -> int:
         """Kernels of more than one op."""
         return sum(len(kernel.unit.ops) > 1 for kernel in self.kernels)
+
+    def longest(self, number: int) -> list[EqualKernels]:
+        """The ``number`` groups of equal kernels that take most time together."""
+        graph = self.choice.problem.graph
+        groups: dict[tuple[str, int], list[Kernel]] = {}
+        for kernel in self.kernels:
+            key = (unit_text(graph, kernel.unit, len(kernel.unit.ops)), round(kernel.time_us * 1e3))
+            groups.setdefault(key, []).append(kernel)
+        # Sorting is stable: of equal sums the one that is emitted first.
+        longest = sorted(groups.values(), key=lambda group: -sum(k.time_us for k in group))
+        return [
+            EqualKernels(
+                kernels=tuple(group), name=units_name(graph, [kernel.unit for kernel in group])
+            )
+            for group in longest[:number]
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for JSON; times in microseconds."""

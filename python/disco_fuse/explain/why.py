@@ -7,7 +7,7 @@ from typing import Any
 
 from disco_fuse.config import SearchConfig
 from disco_fuse.explain.effects import EditEffect, edit_effects
-from disco_fuse.explain.names import op_name
+from disco_fuse.explain.names import op_name, unit_name
 from disco_fuse.graph import OpKind
 from disco_fuse.strategy import Edit
 from disco_fuse.tuning.choice import Choice
@@ -55,7 +55,7 @@ class Answer:
         if self.change_us == 0:
             return f"{self.edit.kind}: legal, would change nothing"
         verb = "cost" if self.change_us > 0 else "gain"
-        return f"{self.edit.kind}: legal, would {verb} {self.change_us:+.3f} us"
+        return f"{self.edit.kind}: legal, would {verb} {self.change_us / 1e3:+.4g} ms"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, and what the rule is about."""
@@ -99,10 +99,14 @@ def together(choice: Choice, first: int, second: int) -> str:
     """Whether both are together, in words."""
     graph, home = choice.problem.graph, choice.strategy.group_of
     names = f"{op_name(graph, first)} and {op_name(graph, second)}"
-    where = "bucket" if graph.ops[first].kind == OpKind.ALLREDUCE else "kernel"
-    if home[first] == home[second]:
-        return f"{names} share {where} #{home[first]}"
-    return f"{names} are apart, in #{home[first]} and #{home[second]}"
+    units = {unit.id: unit for unit in choice.strategy.units(graph)}
+    one, other = (
+        f"{'bucket' if unit.kind == 'bucket' else 'kernel'} {unit_name(graph, unit)}"
+        for unit in (units[int(home[first])], units[int(home[second])])
+    )
+    if one == other:
+        return f"{names} share {one}"
+    return f"{names} are apart, in {one} and {other}"
 
 
 def _joined(choice: Choice, first: int, second: int) -> tuple[int, int]:

@@ -8,7 +8,8 @@
 //     lanes.drawn()            // rectangles of the last frame, for tests
 //
 // canvas: its CSS size is used, and followed. tip: an element for the name under the pointer; only
-// its text is set, so that names need no escaping. A lane's spans are sorted and do not overlap;
+// its text is set, so that names need no escaping. A lane's name may have several lines. Its spans
+// are sorted and do not overlap;
 // kinds[i] chooses the colour. marks: [{at, colour}] vertical lines. show() may be called again with
 // new data; the visible range stays if it still fits. Only what is visible is drawn, and spans that
 // fall into one pixel column are drawn once.
@@ -56,7 +57,10 @@ function drawLanes(canvas, tip) {
 
   function drawLane(lane, top, height) {
     context.fillStyle = "#333";
-    context.fillText(lane.name, 4, top + height / 2 + 4);
+    const words = lane.name.split("\n");
+    words.forEach((line, i) => {
+      context.fillText(line, 4, top + height / 2 + 4 + 14 * (i - (words.length - 1) / 2));
+    });
     let lastColumn = -1;
     for (let i = firstEndingAfter(lane.ends, from); i < lane.starts.length; i++) {
       if (lane.starts[i] > to) break;

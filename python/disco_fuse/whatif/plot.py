@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("Agg")  # writes files, needs no display
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from disco_fuse.files import replacing
 from disco_fuse.whatif.points import AXES, Outcome
-from disco_fuse.whatif.takeover import takeovers
+from disco_fuse.whatif.takeover import takeovers, with_unit
 
+# Widest first, so that lines that lie on each other are all seen.
+_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#999999", "linewidth": 5.0},
+    {"color": "#d9793b", "linewidth": 3.5},
+    {"color": "#9db8d2", "linewidth": 3.5, "linestyle": "--"},
+    {"color": "#1f4e79", "linewidth": 1.8, "marker": "o", "markersize": 4},
+    {"color": "#bb2222", "linewidth": 1.0, "linestyle": ":"},
+)
 _LABELS = {
     "world_size": "ranks",
     "bandwidth_gbps": "bandwidth between hosts, GB/s",
@@ -42,7 +53,7 @@ def plot_outcomes(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
     panels: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         labels = outcome.point.labels()
-        name = ", ".join(f"{a} {labels[a]}" for a in varying if a != axis)
+        name = ", ".join(with_unit(a, labels[a]) for a in varying if a != axis)
         panels.setdefault(name, []).append(outcome)
     figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")
     figure.suptitle(title)
@@ -50,22 +61,40 @@ def plot_outcomes(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
     for axes, (name, members) in zip(all_axes, panels.items(), strict=True):
         members.sort(key=lambda outcome: getattr(outcome.point, axis))
         x = [getattr(outcome.point, axis) for outcome in members]
-        lines = {
-            "step": [o.result.makespan_us / 1e3 for o in members],
-            "best baseline": [o.result.best_baseline.makespan_us / 1e3 for o in members],
-            "lower bound": [o.result.lower_bound_us / 1e3 for o in members],
-            "compute": [o.result.timeline.compute_us / 1e3 for o in members],
-            "AllReduce": [o.result.timeline.allreduce_us / 1e3 for o in members],
-        }
-        for label, values in lines.items():
-            axes.loglog(x, values, "-o" if label == "step" else "--", markersize=4, label=label)
+        lines = _lines(members)
+        for (label, values), style in zip(lines.items(), _STYLES, strict=True):
+            axes.loglog(x, values, **style, label=label)
         for takeover in takeovers(members):
             if takeover.axis == axis and takeover.at is not None:
                 axes.axvline(takeover.at, color="black", linewidth=0.8, linestyle=":")
         axes.set(title=name, xlabel=_LABELS[axis])
         axes.set_xticks(x, labels=[f"{value:g}" for value in x], minor=False)
         axes.minorticks_off()
+    set_ticks(all_axes[0])
     all_axes[0].set_ylabel("ms")
     all_axes[0].legend(fontsize="small")
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110)
+
+
+def _lines(members: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Milliseconds by label, in the order of ``_STYLES``."""
+    results = [outcome.result for outcome in members]
+    return {
+        "best baseline": [result.best_baseline.makespan_us / 1e3 for result in results],
+        "AllReduce": [result.timeline.allreduce_us / 1e3 for result in results],
+        "compute": [result.timeline.compute_us / 1e3 for result in results],
+        "step": [result.makespan_us / 1e3 for result in results],
+        "lower bound": [result.lower_bound_us / 1e3 for result in results],
+    }
+
+
+def set_ticks(axes: Axes) -> None:
+    """Numbers beside the vertical axis: 1, 2 and 5 times powers of ten, or closer ones.
+
+    Within a power of ten those may be a single number or none, which tells nothing.
+    """
+    low, high = axes.get_ylim()
+    locator = LogLocator(subs=(1, 2, 5)) if high > 10 * low else MaxNLocator(6)
+    axes.yaxis.set_major_locator(locator)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))

@@ -10,6 +10,12 @@ from typing import Any
 
 from disco_fuse.whatif.points import AXES, Outcome
 
+_AXIS_NAMES = {
+    "world_size": "number of ranks",
+    "bandwidth_gbps": "bandwidth between hosts",
+    "batch": "batch",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Takeover:
@@ -35,13 +41,24 @@ class Takeover:
 
     def in_words(self) -> str:
         """One line."""
-        others = ", ".join(f"{axis} {value}" for axis, value in self.others.items())
+        others = ", ".join(with_unit(axis, value) for axis, value in self.others.items())
         where = f" ({others})" if others else ""
         if self.at is None:
             rules = "communication" if self.communication_rules else "compute"
-            return f"{rules} takes longer at every {self.axis}{where}"
-        side = "from" if self.communication_rules else "up to"
-        return f"communication takes longer than compute {side} {self.axis} {self.at:.3g}{where}"
+            return f"{rules} takes longer at every {_AXIS_NAMES[self.axis]}{where}"
+        # Of what is counted, the first or last whole number on that side.
+        side, whole = ("from", math.ceil) if self.communication_rules else ("up to", math.floor)
+        at = self.at if self.axis == "bandwidth_gbps" else whole(self.at)
+        return f"communication takes longer than compute {side} {with_unit(self.axis, at)}{where}"
+
+
+def with_unit(axis: str, value: Any) -> str:
+    """A value of an axis, in words."""
+    if axis == "world_size":
+        return f"{value} ranks"
+    if axis == "bandwidth_gbps":
+        return f"{value:.4g} GB/s between hosts"
+    return f"{axis} {value}"
 
 
 def takeovers(outcomes: Sequence[Outcome]) -> list[Takeover]:

@@ -92,10 +92,16 @@ def test_data() -> None:
     assert candidates == sorted(candidates)
     assert makespans == sorted(makespans, reverse=True)
     assert makespans[-1] == pytest.approx(tuned.search.makespan_us / 1e3)
-    assert ["seed", "3"] in data["versions"]
-    assert {"disco-fuse", "apache-tvm", "Python"} <= {row[0] for row in data["versions"]}
-    assert {row[0] for row in data["baselines"]} == {*tuned.baselines, "disco_fuse"}
-    assert sum(bar[1] for bar in data["buckets"]) == pytest.approx(0.0004)
+    assert ("seed", "3") in data["versions"]
+    assert {"disco-fuse", "apache-tvm", "torch", "Python"} <= {row[0] for row in data["versions"]}
+    assert {row[0] for row in data["strategies"]} == {*tuned.baselines, "disco_fuse"}
+    waits_ms = sum(data["lanes"]["waits"]["durations"])
+    label = f"400 B, 1 gradient, exposed {waits_ms:.3f} ms"
+    assert [bar[1:] for bar in data["buckets"]] == [(400, label, "bucket")]
+    assert waits_ms == pytest.approx(tuned.timeline.exposed_us / 1e3)
+    best = data["baseline_lanes"]["compute"]
+    last = best["starts"][-1] + best["durations"][-1]
+    assert last == pytest.approx(tuned.best_baseline.makespan_us / 1e3)
     times = [bar[1] for bar in data["groups"]]
     assert times == sorted(times, reverse=True)
 
@@ -116,7 +122,7 @@ def test_lanes_are_priced_as_the_search_was() -> None:
     data = report_data(tuned, [], "full")
     lane = data["lanes"]["compute"]
     assert sum(lane["durations"]) >= tuned.timeline.compute_us / 1e3
-    assert ["cost model", "twice"] in data["versions"]
+    assert ("cost model", "twice") in data["versions"]
 
 
 def test_a_long_search_keeps_its_curve_short() -> None:
@@ -127,9 +133,11 @@ def test_a_long_search_keeps_its_curve_short() -> None:
     many = [replace(event, num_candidates=i, makespan_us=1e5 - i) for i in range(50_000)]
     progress = report_data(tuned, many, "full")["progress"]
     assert len(progress) <= 1001
-    assert progress[-1] == (49_999, 50.001)
+    # The end is what the result says, whatever the last event was.
+    end = (tuned.search.num_candidates, pytest.approx(tuned.search.makespan_us / 1e3))
+    assert progress[-1] == end
     unfit = [replace(event, makespan_us=float("inf"))]
-    assert report_data(tuned, unfit, "full")["progress"] == []
+    assert report_data(tuned, unfit, "full")["progress"] == [end]
 
 
 def test_one_file_that_loads_nothing() -> None:
@@ -157,13 +165,19 @@ def test_names_are_text() -> None:
         assert way not in script
 
 
-def test_option_of_tune(tmp_path: Path) -> None:
+def test_option_of_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/disco-fuse", "tune", "a model"])
     problem().save(tmp_path / "problem.json.gz")
     command = ["tune", "--problem", str(tmp_path / "problem.json.gz"), "--max-steps", "50"]
     done = CliRunner().invoke(main, [*command, "--report", str(tmp_path / "report.html")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert json.loads(Page(text).scripts[0][1])["title"] == "fork on cluster-a"
+    data = json.loads(Page(text).scripts[0][1])
+    assert data["title"] == "fork on cluster-a"
+    (command_line, made) = data["versions"][:2]
+    assert command_line[0] == "command"
+    assert command_line[1].endswith(" tune 'a model'")
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+00:00", made[1])
     failed = CliRunner().invoke(main, [*command, "--report", str(tmp_path / "no" / "x.html")])
     assert failed.exit_code == 2
     assert f"{tmp_path / 'no'}" in failed.stderr

@@ -38,11 +38,29 @@ def opened(driver: Any, data: dict[str, Any], path: Path) -> float:
 
 def test_a_report(browser: Any, tmp_path: Path) -> None:
     tuned, events = result()
-    opened(browser, report_data(tuned, events, "full"), tmp_path / "report.html")
+    data = report_data(tuned, events, "full")
+    opened(browser, data, tmp_path / "report.html")
     assert browser.title == "fork on test"
-    assert browser.execute_script("return window.lanes.drawn()") == len(tuned.timeline.events)
-    rows = browser.execute_script("return document.querySelectorAll('#baselines td').length")
-    assert rows == 2 * (len(tuned.baselines) + 1)
+    pairs = (data["lanes"], data["baseline_lanes"])
+    spans = sum(len(lane["starts"]) for pair in pairs for lane in pair.values())
+    assert browser.execute_script("return window.lanes.drawn()") == spans
+    rows = browser.execute_script("return document.querySelectorAll('#strategies tr').length")
+    assert rows == len(tuned.baselines) + 1
+    marked = browser.execute_script("return document.querySelectorAll('.ours-row').length")
+    assert marked == 1
+    # The bars have the colours of the lanes.
+    colour = (
+        "const bar = document.querySelector('#groups .library, #groups .kernel');"
+        "return getComputedStyle(bar).backgroundColor"
+    )
+    assert browser.execute_script(colour) == "rgb(72, 120, 168)"
+    cut = (
+        "return [...document.querySelectorAll('.bars td')]"
+        ".filter((cell) => cell.scrollWidth > cell.clientWidth).length"
+    )
+    assert browser.execute_script(cut) == 0
+    ticks = "return [...document.querySelectorAll('#progress text')].map((t) => t.textContent)"
+    assert {"0", "20", "40", "60", "candidates, 60 in all"} <= set(browser.execute_script(ticks))
     assert browser.execute_script("return document.querySelectorAll('#progress path').length") == 1
     assert console_problems(browser) == []
 
@@ -50,7 +68,7 @@ def test_a_report(browser: Any, tmp_path: Path) -> None:
 def test_zoom_and_names(browser: Any, tmp_path: Path) -> None:
     data = report_data(*result(), "full")
     opened(browser, data, tmp_path / "report.html")
-    end = data["makespan_ms"]
+    end = data["best_baseline_ms"]  # the longer one of both pairs of lanes
     assert browser.execute_script("return window.lanes.range()") == pytest.approx([0, end])
     wheel = (
         "const canvas = document.getElementById('lanes');"
@@ -93,14 +111,16 @@ def test_a_big_report_opens_fast(browser: Any, tmp_path: Path) -> None:
             "kind": [2 * i] * _LANES,
             "names": [f"#{k} some kernel of a model and 7 more" for k in range(_LANES)],
         }
+    data["lanes"]["waits"] = {"starts": [], "durations": [], "kind": [], "names": []}
+    data["baseline_lanes"] = data["lanes"]
     data |= {"makespan_ms": float(_LANES), "buckets": data["buckets"] * 200}
     seconds = min(opened(browser, data, tmp_path / "big.html") for _ in range(3))
     print(f"opened in {seconds:.2f} s")
-    # No more rectangles than pixel columns of two lanes: the rest could not be told apart.
-    assert browser.execute_script("return window.lanes.drawn()") <= 2 * 1250
+    # No more rectangles than pixel columns of four lanes: the rest could not be told apart.
+    assert browser.execute_script("return window.lanes.drawn()") <= 4 * 1250
     browser.execute_script("window.lanes.zoom(100, 110)")
     time.sleep(0.2)
-    assert browser.execute_script("return window.lanes.drawn()") <= 2 * 12
+    assert browser.execute_script("return window.lanes.drawn()") <= 4 * 12
     assert console_problems(browser) == []
     picture = matplotlib.image.imread(screenshot(browser, "report"))
     colours = (picture[:, :, :3] * 255).round().astype(int).reshape(-1, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from graphs import CLUSTER
+from matplotlib.figure import Figure
 from test_choice import problem
 
 from disco_fuse.cli.main import main
@@ -18,6 +20,7 @@ from disco_fuse.config import ClusterSpec, SearchConfig
 from disco_fuse.graph import OpGraph
 from disco_fuse.tuning import Problem
 from disco_fuse.whatif import Outcome, points_of, run_points, takeovers
+from disco_fuse.whatif.plot import set_ticks
 from disco_fuse.whatif.takeover import crossing
 
 CONFIG = SearchConfig.preset("full", max_steps=20)
@@ -129,10 +132,13 @@ def test_takeover_of_every_series() -> None:
     assert slow.communication_rules
     assert slow.at is not None
     assert 2 < slow.at < 4096
-    assert slow.in_words().startswith("communication takes longer than compute from world_size")
+    assert slow.in_words() == (
+        f"communication takes longer than compute from {math.ceil(slow.at)} ranks "
+        "(0.001 GB/s between hosts)"
+    )
     never = found[2]  # two ranks share a host of cluster-a, so that no network is in the way
     assert never.at is None
-    assert never.in_words() == "compute takes longer at every bandwidth_gbps (world_size 2)"
+    assert never.in_words() == "compute takes longer at every bandwidth between hosts (2 ranks)"
 
 
 def test_output(file: str, tmp_path: Path) -> None:
@@ -143,7 +149,11 @@ def test_output(file: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = [line.split("|")[1:] for line in result.stdout.splitlines() if line.startswith("| ")]
     assert [row[0].strip() for row in rows] == ["ranks", "2", "8", "4096"]
-    assert "communication takes longer than compute from world_size" in result.stdout
+    names = [name.strip() for name in rows[0]]
+    assert "exposed ms" in names
+    assert "batch" not in names  # it is the model's own in every row
+    assert result.stdout.startswith("fork, simulated on cluster-a, tuned anew in every row")
+    assert re.search(r"communication takes longer than compute from \d+ ranks\n", result.stdout)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert result.stderr == ""
 
@@ -212,6 +222,17 @@ def test_a_batch_of_a_real_model() -> None:
     assert (small["batch"], large["batch"]) == (1, 6)
     assert large["compute_us"] > small["compute_us"]
     assert large["allreduce_us"] == pytest.approx(small["allreduce_us"], rel=0.5)
+
+
+@pytest.mark.parametrize("limits", [(3.06, 4.3), (1.02, 9.7), (0.3, 4e4)])
+def test_an_axis_has_numbers(limits: tuple[float, float]) -> None:
+    axes = Figure().subplots()
+    axes.loglog([1, 2], limits)
+    axes.set_ylim(*limits)
+    axes.minorticks_off()
+    set_ticks(axes)
+    shown = [tick for tick in axes.get_yticks() if limits[0] <= tick <= limits[1]]
+    assert 2 <= len(shown) <= 20
 
 
 def test_a_plot_of_devices_alone(file: str, tmp_path: Path) -> None:
