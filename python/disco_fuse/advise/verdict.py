@@ -22,8 +22,8 @@ from disco_fuse.tensor_fusion import DDP_FIRST_CAP_BYTES, MIB, ddp_caps_bytes, d
 AS_GOOD = 0.01
 """Predictions that differ by less are level."""
 _WORTH = 0.005
-"""A smaller part of the step is not worth a change. Half of ``AS_GOOD``, as a predicted saving of 1 % has
-turned out to be 12 % on gloo (672 to 666 ms, measured 701 to 614)."""
+"""A smaller part of the step is not worth a change. Half of ``AS_GOOD``, as a predicted saving of
+1 % has turned out to be 12 % on gloo (672 to 666 ms, measured 701 to 614)."""
 
 
 @dataclass(frozen=True, kw_only=True)
