@@ -125,7 +125,10 @@ def test_names_are_completed(words: str, expected: list[str]) -> None:
     ("line", "message"),
     [
         ("tune bert_small --threads 0", "--threads must be an integer from 1"),
-        ("tune bert_small --max-steps -1", "--max-steps must be >= 0, got -1"),
+        (
+            "tune bert_small --max-steps -1",
+            "--max-steps must be an integer from 0 to 2**31 - 1, got -1",
+        ),
         ("build bert_small -O x --starts 0", "--starts must be an integer from 1"),
         ("whatif bert_small --world-size 2,4 --patience 0", "--patience must be an integer"),
         ("tune bert_small --preset best", "'best' is not one of 'paper', 'reference-code', 'full'"),

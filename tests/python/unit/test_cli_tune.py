@@ -252,7 +252,7 @@ def test_bench_search(tmp_path: Path, imported: list[Any]) -> None:
         len(re.findall(r"^\| bert_small +\| compute x1.3, AllReduce x1", result.stdout, re.M)) == 1
     )
     assert len(re.findall(r"^\| gpt2_small +\| beta=30 ", result.stdout, re.M)) == 1
-    assert re.search(r"\| bert_small +\| +4 \| +5 \| -20.0", result.stdout)
+    assert re.search(r"\| bert_small +\| +4 \| +5 \| +-20.0", result.stdout)
 
     again = run(*command, "--json", "-")
     assert len(imported) == 2  # neither imported nor searched again
