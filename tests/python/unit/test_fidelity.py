@@ -196,7 +196,7 @@ def test_the_command_prints_what_was_found(monkeypatch: pytest.MonkeyPatch, tmp_
         (["nobody"], "or for measuring bert_mini, resnet18_cifar, byte_gpt"),
         (["bert_small", "--strategies", "1"], "x>=2"),
         (["bert_small", "--link", "fast"], "the rate of a link is 'fast'"),
-        (["bert_small", "-n", "0"], "-n 0 must be at least 1"),
+        (["bert_small", "-n", "0"], "'--ranks': 0 is not in the range"),
         (["bert_small", "--cost-model", "oracle"], "'roofline', 'xgboost', 'gnn', 'auto'"),
         (["bert_small", "--cost-models", "/nowhere"], "does not exist"),
     ],

@@ -259,7 +259,7 @@ def test_bad_databases_end_the_command_before_it_measures(tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (["nobody"], "no model 'nobody'"),
-        (["-n", "0"], "-n 0 must be at least 1"),
+        (["-n", "0"], "'--ranks': 0 is not in the range"),
         (["--link", "fast"], "the rate of a link is 'fast'"),
         (["--largest", "10"], "x>=65536"),
     ],

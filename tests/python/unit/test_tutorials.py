@@ -33,8 +33,8 @@ def test_inspect_strategy() -> None:
     )
     assert 0 < float(ours) < float(best)
     assert re.search(r"exposed for [\d.]+ us; ready at [\d.]+ us with #\d+ grad_", text)
-    assert re.search(r"^  fusion: +[\d.]+ us for #", text, re.M)
-    assert re.search(r"^  bucket: +[\d.]+ us for ", text, re.M)
+    assert re.search(r"^  fusion: +\d+ x +[\d.]+ us for .*#\d+", text, re.M)
+    assert re.search(r"^  bucket: +\d+ x +[\d.]+ us for ", text, re.M)
     assert "illegal by rule 'pattern'" in text
 
 
@@ -48,7 +48,7 @@ def test_mixed_results() -> None:
     hurting = re.findall(r"compute ([+-][\d.]+) us, step \+([\d.]+) us", text)
     assert hurting
     assert all(float(compute) <= 0 and float(step) >= 1 for compute, step in hurting)
-    assert re.search(r"in one bucket of \d+: [\d.]+ ms", text)
+    assert re.search(r"\d+ gradients in bucket #\d+ grad_.*, not cut before .*: [\d.]+ ms", text)
     (last,) = re.findall(r"([\d.]+) ms; fusion .* ([\d.]+); .* ([\d.]+)$", text)
     best, ours, bound = map(float, last)
     assert bound <= ours < best
