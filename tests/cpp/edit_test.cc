@@ -110,10 +110,9 @@ TEST(Edit, WhatOnlyACopyThatVanishedNeededVanishesToo) {
   builder.Library({1});
   builder.Elemwise({0, 1, 2});
   // The last edit takes op 2 away, with the copy of op 1 there: the last to read op 0 at home.
-  Strategy strategy = After(builder.Build(), {{kDuplicate, 1, 2},
-                                              {kDuplicate, 0, 1},
-                                              {kDuplicate, 0, 4},
-                                              {kDuplicate, 2, 4}});
+  Strategy strategy =
+      After(builder.Build(),
+            {{kDuplicate, 1, 2}, {kDuplicate, 0, 1}, {kDuplicate, 0, 4}, {kDuplicate, 2, 4}});
   EXPECT_EQ(strategy.group_of(), (Ids{0, 0, 2, 3, 2}));
   EXPECT_EQ(strategy.duplicated(), (Copies{{0, 2}, {1, 2}}));
 }
