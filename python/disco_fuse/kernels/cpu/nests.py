@@ -180,10 +180,11 @@ def _plan_nest(
 ) -> list[NestPlan[Kernel]]:
     """Plans of a nest: one if its operators can share the row loop, else one per root stage."""
     stages = _roots(nest, inlined)
-    if nest[0].rows > 0 and not _is_transposing(stages, inlined):
+    if nest[0].rows > 0:
         try:
             rows = row_rule.plan(stages, nest[0].rows, Resolver(graph=graph, inlined=inlined))
-            return [_row_plan(rows, graph)]
+            if not _is_transposing(rows):
+                return [_row_plan(rows, graph)]
         except (DeclinedError, NotPointwiseError) as reason:
             logger.debug("rows: declined %s: %s", [s.name for s in stages], reason)
     plans: list[NestPlan[Kernel]] = []
@@ -195,15 +196,13 @@ def _plan_nest(
     return plans
 
 
-def _is_transposing(stages: Sequence[Stage], inlined: Mapping[tirx.Buffer, Stage]) -> bool:
+def _is_transposing(nest: row_rule.RowNest) -> bool:
     """Whether a nest is one elementwise root that reads along another axis than it writes."""
-    if len(stages) != 1 or stages[0].is_opaque or stages[0].combine is not None:
+    if len(nest.roots) != 1:
         return False
-    axes = split_axes([extent for _, extent in stages[0].axes], "s")
     try:
-        resolver = Resolver(graph=ScalarGraph(), inlined=inlined)
-        transpose_rule.plan(resolver.root(stages[0], axes, ()))
-    except (DeclinedError, NotPointwiseError):
+        transpose_rule.plan(nest.roots[0])
+    except DeclinedError:
         return False
     return True
 
