@@ -20,7 +20,7 @@ from disco_fuse.cli.links import (
     NO_LINK,
     check_link,
     link_option,
-    ranks_option,
+    measuring_ranks_option,
     run_folder,
     started,
 )
@@ -71,7 +71,7 @@ Examples:
 )
 @models_argument
 @click.option("--all", "every", is_flag=True, help=f"The models {', '.join(MODELS)}.")
-@ranks_option
+@measuring_ranks_option
 @link_option
 @click.option("--steps", "num_steps", type=int, default=20, show_default=True, metavar="N")
 @cost_model_options

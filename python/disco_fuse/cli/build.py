@@ -12,6 +12,7 @@ from disco_fuse.cli.output import failure, json_option, require_folder, show
 from disco_fuse.cli.references import (
     load_cluster,
     model_argument,
+    ranks_option,
     reference_of,
     search_config,
     search_options,
@@ -71,16 +72,7 @@ Examples:
     help="Cluster on which the search is simulated.  "
     f"[default: {_CLUSTERS[_CPU]}, or {_GPU_CLUSTER} for a GPU]",
 )
-@click.option(
-    "-n",
-    "--ranks",
-    "num_ranks",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Ranks the plan is for; the search simulates so many.",
-)
+@ranks_option("Ranks the plan is for; the search simulates so many.")
 @search_options
 @json_option
 def build(

@@ -40,6 +40,18 @@ class Names(click.ParamType[tuple[str, ...]]):
         return names
 
 
+def models_option(allowed: Sequence[str]) -> Callable[[Command], Command]:
+    """Adds ``models``: which of the allowed ones, all by default."""
+    return click.option(
+        "--models",
+        type=Names(allowed),
+        default=",".join(allowed),
+        show_default=True,
+        metavar="NAMES",
+        help="Which ones.",
+    )
+
+
 def cost_model_options(command: Command) -> Command:
     """Adds ``cost_model`` (a name) and ``cost_models`` (a folder) to a command."""
     folder = click.option(

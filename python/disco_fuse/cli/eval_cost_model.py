@@ -10,7 +10,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from disco_fuse.cli.cost_models import Names, samples_argument
+from disco_fuse.cli.cost_models import models_option, samples_argument
 from disco_fuse.cli.output import failure, json_option, require_picture, show
 from disco_fuse.dataset.learning import (
     MODELS,
@@ -37,14 +37,7 @@ Examples:
 """,
 )
 @samples_argument
-@click.option(
-    "--models",
-    type=Names(MODELS),
-    default=",".join(MODELS),
-    show_default=True,
-    metavar="NAMES",
-    help="Which ones.",
-)
+@models_option(MODELS)
 @click.option(
     "--folds",
     "num_folds",

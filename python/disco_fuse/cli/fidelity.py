@@ -14,7 +14,7 @@ from disco_fuse.cli.links import (
     NO_LINK,
     check_link,
     link_option,
-    ranks_option,
+    measuring_ranks_option,
     run_folder,
     started,
 )
@@ -44,7 +44,7 @@ Examples:
     metavar="N",
     help="The best, baselines, strategies near the best, random ones.",
 )
-@ranks_option
+@measuring_ranks_option
 @link_option
 @click.option(
     "--steps",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from disco_fuse.cli.references import ranks_option
 from disco_fuse.launch import run
 from disco_fuse.slow_link import rate_bytes_per_us, slow_link, why_unavailable
 
@@ -24,17 +25,7 @@ def _countable(_context: click.Context, _parameter: click.Parameter, num_ranks: 
     return num_ranks
 
 
-ranks_option = click.option(
-    "-n",
-    "--ranks",
-    "num_ranks",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Ranks.",
-    callback=_countable,
-)
+measuring_ranks_option = ranks_option("Ranks.", _countable)
 link_option = click.option(
     "--link",
     metavar="RATE",

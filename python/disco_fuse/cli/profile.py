@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from disco_fuse import zoo
-from disco_fuse.cli.links import NO_LINK, check_link, link_option, ranks_option, started
+from disco_fuse.cli.links import NO_LINK, check_link, link_option, measuring_ranks_option, started
 from disco_fuse.cli.output import failure, json_option, markdown_table, show
 from disco_fuse.cli.references import measured_reference_of, models_argument
 from disco_fuse.errors import UnsupportedOperatorError
@@ -61,7 +61,7 @@ Examples:
 )
 @models_argument
 @click.option("--all-small", is_flag=True, help="The small models of the zoo.")
-@ranks_option
+@measuring_ranks_option
 @link_option
 @click.option(
     "--largest",

@@ -134,6 +134,23 @@ _OPTIONS = {
 }
 
 
+def ranks_option(
+    text: str, callback: Callable[..., int] | None = None
+) -> Callable[[_Command], _Command]:
+    """``--ranks``, two by default; ``text`` says of what, ``callback`` may refuse some."""
+    return click.option(
+        "-n",
+        "--ranks",
+        "num_ranks",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        metavar="N",
+        help=text,
+        callback=callback,
+    )
+
+
 def starts_option(default: int) -> Callable[[_Command], _Command]:
     """``--starts``, of which commands need a different number."""
     return click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from disco_fuse.cli.cost_models import Names, samples_argument
+from disco_fuse.cli.cost_models import models_option, samples_argument
 from disco_fuse.cli.output import failure, json_option, show
 from disco_fuse.cost_model.registry import model_path
 from disco_fuse.dataset.learning import LEARNED, load_examples, train
@@ -31,14 +31,7 @@ Examples:
     metavar="DIR",
     help="Write xgboost.npz and gnn.npz there.",
 )
-@click.option(
-    "--models",
-    type=Names(LEARNED),
-    default=",".join(LEARNED),
-    show_default=True,
-    metavar="NAMES",
-    help="Which ones.",
-)
+@models_option(LEARNED)
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 def train_cost_model(
